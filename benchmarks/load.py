@@ -1,0 +1,141 @@
+"""Load: one request over and over on a number of connections. wrk (Debian and Homebrew have it) when it is there, else sockets of our own.
+
+Our own generator is Python and slower than the fastest servers here; what they are judged by, CPU time per request, does not mind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.traffic import PATH, TIMEOUT, Exchange, wire_bytes
+
+SCRIPT = Path(__file__).with_name("load.lua")
+CONTENT_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Load(NamedTuple):
+    """What a run of load saw.
+
+    Attributes:
+        requests: Answers received.
+        seconds: How long it took.
+        p50_ms: Median time from sending to the whole answer.
+        p99_ms: The same, 99th percentile.
+        failed: Answers other than 2xx, connections refused, broken or timed out.
+    """
+
+    requests: int
+    seconds: float
+    p50_ms: float
+    p99_ms: float
+    failed: int
+
+
+def run(port: int, exchange: Exchange, *, connections: int, seconds: float) -> Load:
+    """Send one request over and over.
+
+    Args:
+        port: Port on 127.0.0.1.
+        exchange: The request.
+        connections: How many requests are in flight, one per connection.
+        seconds: For how long; wrk takes whole ones.
+    """
+    wrk = shutil.which("wrk")
+    if wrk:
+        return run_wrk(wrk, port, exchange, connections, max(1, round(seconds)))
+    return run_sockets(port, exchange, connections, seconds)
+
+
+def run_wrk(wrk: str, port: int, exchange: Exchange, connections: int, seconds: int) -> Load:
+    """Load from wrk."""
+    with tempfile.TemporaryDirectory() as folder:
+        body, headers = Path(folder, "body"), Path(folder, "headers")
+        body.write_bytes(exchange.body)
+        headers.write_text("".join(f"{name}: {value}\n" for name, value in exchange.headers.items()), encoding="latin-1")
+        ran = subprocess.run(
+            [wrk, "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", str(SCRIPT), f"http://127.0.0.1:{port}{PATH}"],
+            env={**os.environ, "LOAD_BODY": str(body), "LOAD_HEADERS": str(headers)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    return Load(**json.loads(ran.stdout.partition("SUMMARY ")[2].splitlines()[0]))
+
+
+class _Answer:
+    """One answer on its way in."""
+
+    __slots__ = ("_awaited", "_buffer")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._awaited = 0
+
+    def feed(self, data: bytes) -> bool | None:
+        """Whether the answer, now complete, is a success; None while some of it is missing."""
+        buffer = self._buffer
+        buffer += data
+        if not self._awaited:
+            end = buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return None
+            length = CONTENT_LENGTH.search(buffer, 0, end)
+            if length is None:
+                raise RuntimeError(f"an answer without Content-Length: {bytes(buffer[:200])!r}")
+            self._awaited = end + 4 + int(length[1])
+        if len(buffer) < self._awaited:
+            return None
+        succeeded = buffer.startswith(b"HTTP/1.1 2")
+        del buffer[: self._awaited]
+        self._awaited = 0
+        return succeeded
+
+
+def run_sockets(port: int, exchange: Exchange, connections: int, seconds: float) -> Load:
+    """Load from non-blocking sockets in this process."""
+    outgoing = wire_bytes(exchange, port)
+    latencies: list[float] = []
+    failed = 0
+    poll = select.epoll()
+    peers: dict[int, tuple[socket.socket, _Answer]] = {}
+    sent_at: dict[int, float] = {}
+    for _ in range(connections):
+        peer = socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peers[peer.fileno()] = (peer, _Answer())
+        poll.register(peer.fileno(), select.EPOLLIN)
+    start = time.perf_counter()
+    for descriptor, (peer, _) in peers.items():
+        sent_at[descriptor] = time.perf_counter()
+        peer.sendall(outgoing)
+    end = start + seconds
+    while (now := time.perf_counter()) < end:
+        for descriptor, _ in poll.poll(TIMEOUT):
+            peer, answer = peers[descriptor]
+            data = peer.recv(1 << 18)
+            if not data:
+                raise RuntimeError("the server closed a connection under load")
+            succeeded = answer.feed(data)
+            if succeeded is None:
+                continue
+            now = time.perf_counter()
+            latencies.append(now - sent_at[descriptor])
+            failed += not succeeded
+            sent_at[descriptor] = now
+            peer.sendall(outgoing)
+    for peer, _ in peers.values():
+        peer.close()
+    poll.close()
+    latencies.sort()
+    middle, late = latencies[len(latencies) // 2], latencies[len(latencies) * 99 // 100]
+    return Load(len(latencies), now - start, middle * 1e3, late * 1e3, failed)

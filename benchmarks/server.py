@@ -1,0 +1,171 @@
+"""The benchmark server: Callboard as `callboard run` would serve it, with tools that are as thin as tools can be.
+
+Environment:
+    PORT: Where to listen on 127.0.0.1 (8100).
+    BENCH_TOOLS: How many filler tools to add to the catalogue (0).
+    BENCH_STDIO: `1` serves stdio instead of HTTP.
+    BENCH_MODE: `stateless-json`, `stateless-sse`, `session-json`, `session-sse`: how 2025 clients are served. The current protocol is
+        served the same in every mode.
+"""
+
+import asyncio
+import gc
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script finds its own folder only
+
+import msgspec
+
+from benchmarks.floors.data import FILLERS, PORT, STDIO, filler, hits
+from callboard import Context, Server, asgi, stdio
+from callboard.transport.asgi import App
+
+STREAMS = 100_000
+server = Server("bench", version="1.0.0", page_size=10_000)
+waiting: list[asyncio.Future[None]] = []
+
+
+class Said(msgspec.Struct):
+    result: str
+
+
+class Number(msgspec.Struct):
+    result: int
+
+
+class Hit(msgspec.Struct):
+    id: int
+    title: str
+    url: str
+    score: float
+    tags: list[str]
+    snippet: str
+
+
+class SearchResult(msgspec.Struct):
+    query: str
+    total: int
+    hits: list[Hit]
+
+
+class Census(msgspec.Struct):
+    listeners: int
+    tasks: int
+
+
+@server.tool
+def echo(text: str) -> Said:
+    """Say the text again, from a thread."""
+    return Said(text)
+
+
+@server.tool
+async def aecho(text: str) -> Said:
+    """Say the text again."""
+    return Said(text)
+
+
+@server.tool
+async def pause(text: str) -> Said:
+    """Say the text again after letting others go first."""
+    await asyncio.sleep(0)
+    return Said(text)
+
+
+@server.tool
+async def add(a: int, b: int) -> Number:
+    """Add two numbers."""
+    return Number(a + b)
+
+
+@server.tool
+async def length(text: str) -> Number:
+    """Count the characters of a text."""
+    return Number(len(text))
+
+
+@server.tool
+async def search(query: str) -> SearchResult:
+    """Search the shelves."""
+    found = hits(query)
+    return SearchResult(query, len(found), [Hit(**hit) for hit in found])
+
+
+@server.tool
+async def slow(n: int, ctx: Context) -> Said:
+    """Report progress n times."""
+    for step in range(n):
+        await ctx.progress(step + 1, n, "step")
+    return Said("done")
+
+
+@server.tool
+async def meet(callers: int) -> Number:
+    """Wait until this many callers are here."""
+    waiting.append(asyncio.get_running_loop().create_future())
+    mine = waiting[-1]
+    if len(waiting) == callers:
+        for other in waiting:
+            other.set_result(None)
+        waiting.clear()
+    await mine
+    return Number(callers)
+
+
+@server.tool
+async def join() -> Said:
+    """Become one of those that `broadcast` reaches; on the current protocol a listen stream is all it takes."""
+    return Said("ok")
+
+
+@server.tool
+async def broadcast() -> Said:
+    """Tell every listener that the tool list changed."""
+    server.hub.publish("tools")
+    return Said("ok")
+
+
+@server.tool
+async def census() -> Census:
+    """Count what the server holds."""
+    return Census(len(server.hub), len(asyncio.all_tasks()))
+
+
+@server.resource("bench://greeting")
+async def greeting() -> str:
+    """A greeting."""
+    return "hello"
+
+
+@server.prompt
+async def ask(topic: str) -> str:
+    """Ask about a topic."""
+    return f"What is there to know about {topic}?"
+
+
+for number in range(FILLERS):
+    name, description, function = filler(number)
+    server.tool(name=name, description=description)(function)
+
+
+def make_app() -> App:
+    """The server as an ASGI application that takes any number of listen streams."""
+    return asgi(server, max_listens=STREAMS, max_listens_per_principal=STREAMS)
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    if STDIO:
+        asyncio.run(stdio(server))
+        return
+    import uvicorn
+
+    app = make_app()
+    gc.collect()
+    gc.freeze()
+    uvicorn.run(app, host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)
+
+
+if __name__ == "__main__":
+    main()

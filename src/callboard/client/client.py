@@ -1,0 +1,434 @@
+"""The client: one class for every server, whatever the way there. It speaks protocol 2026-07-28."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from itertools import count
+from types import TracebackType
+from typing import Any, Self, TypeAlias, TypeVar
+
+import msgspec
+
+from callboard.client.connection import MAX_MESSAGE, Incoming, OnNote, Outgoing
+from callboard.client.errors import ClientError, ConnectionFailed, InputRequired, InvalidAnswer, Origin, RequestTimeout, ServerError
+from callboard.client.subscription import Subscription
+from callboard.client.target import Target, connect_to
+from callboard.core.headers import (
+    HeaderAnnotationError,
+    HeaderParam,
+    HeaderValueError,
+    compile_param_map,
+    encode_value,
+    mirror_params,
+)
+from callboard.errors import REASONS, Reason
+from callboard.wire import v2026_07_28 as v
+from callboard.wire import versions
+from callboard.wire.jsonrpc import RawNotification, encode_request
+from callboard.wire.methods import METHODS
+
+__all__ = ["Client", "Items", "OnLog", "OnProgress"]
+
+logger = logging.getLogger("callboard.client")
+
+T = TypeVar("T")
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None] | None]
+"""Takes progress, total and message; total and message are None when the server gave none. May be async."""
+OnLog: TypeAlias = Callable[[v.LoggingMessageNotificationParams], Awaitable[None] | None]
+"""Takes a log message of the server's. May be async."""
+
+# A61: what ends a listing that would never end.
+MAX_PAGES = 1000
+_HEADER_MISMATCH = REASONS[Reason.HEADER_MISMATCH].code
+
+
+class Items(list[T]):
+    """A listing.
+
+    Attributes:
+        next_cursor: Where the next page begins; None when these are all.
+    """
+
+    next_cursor: str | None = None
+
+
+class _Error(msgspec.Struct):
+    code: int
+    message: str
+    data: Any = None
+
+
+class _Kind(msgspec.Struct):
+    """What tells results apart; JR-14: without a type, a result is complete."""
+
+    result_type: str = msgspec.field(name="resultType", default="complete")
+    input_requests: dict[str, Any] = msgspec.field(name="inputRequests", default_factory=dict)
+    request_state: str | None = msgspec.field(name="requestState", default=None)
+
+
+_decode_error = msgspec.json.Decoder(_Error).decode
+_decode_kind = msgspec.json.Decoder(_Kind).decode
+_decode_progress = msgspec.json.Decoder(v.ProgressNotificationParams).decode
+_decode_log = msgspec.json.Decoder(v.LoggingMessageNotificationParams).decode
+
+
+@cache
+def _own_info() -> v.Implementation:
+    from importlib.metadata import version  # slow to load
+
+    return v.Implementation(name="callboard", version=version("callboard"))
+
+
+@cache
+def _decoder(kind: type[Any]) -> Callable[[Any], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+class Client:
+    """Talks to one MCP server: `async with Client("http://127.0.0.1:8000/mcp") as client: await client.call_tool("add", {"a": 1, "b": 2})`.
+
+    Any number of tasks of one event loop may use it at once. It may be closed by another task than the one that opened it, and is used once.
+
+    Args:
+        target: A URL (`http://...`, `https://...`), a `.py` file (served over stdio in a child process by `callboard run`), a command as
+            a list of words (its stdin and stdout are the connection), or a `Server` object (in memory).
+        timeout: Seconds that a request may take in all, unless it says otherwise; None for no limit.
+        on_progress: Gets the progress of every call that has no callback of its own.
+        on_log: Gets the server's log messages; without it, servers are asked for none.
+        log_level: The least severe level that `on_log` wants.
+        client_info: How the client introduces itself; as `callboard` by default.
+        capabilities: What the client declares it can do, as the protocol spells it; nothing by default.
+        max_message: Most bytes of one message from the server.
+
+    Raises:
+        ValueError: `target` is a string or a path that names nothing to connect to.
+        TypeError: `target` is something else.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        timeout: float | None = 30.0,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        log_level: v.LoggingLevel = "info",
+        client_info: v.Implementation | None = None,
+        capabilities: v.ClientCapabilities | Mapping[str, Any] | None = None,
+        max_message: int = MAX_MESSAGE,
+    ) -> None:
+        self.target, self._connection, self._probe = connect_to(target, max_message=max_message)
+        self._timeout = timeout
+        self._on_progress = on_progress
+        self._on_log = on_log
+        self._ids = count(1)
+        self._params: dict[str, tuple[HeaderParam, ...]] = {}
+        self._open = False
+        self._meta: dict[str, Any] = {
+            versions.META_PROTOCOL_VERSION: versions.LATEST,
+            versions.META_CLIENT_CAPABILITIES: capabilities or {},
+            versions.META_CLIENT_INFO: client_info or _own_info(),
+        }
+        if on_log is not None:
+            self._meta[versions.META_LOG_LEVEL] = log_level
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConnectionFailed: The server can't be started, or speaks no protocol that this client knows.
+        """
+        await self._connection.open(Origin(self.target))
+        self._open = True
+        if self._probe:
+            try:
+                await self._check_protocol()
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect, within bounded time. Requests in flight fail with `ConnectionFailed`."""
+        self._open = False
+        await self._connection.close()
+
+    async def discover(self) -> v.DiscoverResult:
+        """Ask what the server is and can do (VN-02)."""
+        return await self._ask(v.DiscoverResult, "server/discover", {})
+
+    async def list_tools(self, cursor: str | None = None) -> Items[v.Tool]:
+        """List the tools: all of them, or the one page that begins at `cursor`.
+
+        Over HTTP a tool whose `x-mcp-header` annotations break the rules is left out, with a warning in the log (HH-14).
+
+        Raises:
+            InvalidAnswer: The server's pages go round in circles, or there are more than 1,000.
+        """
+        found = await self._list(v.ListToolsResult, "tools/list", "tools", cursor)
+        if not self._connection.mirrors:
+            return found
+        kept: Items[v.Tool] = Items(tool for tool in found if self._learn_params(tool))
+        kept.next_cursor = found.next_cursor
+        return kept
+
+    async def list_resources(self, cursor: str | None = None) -> Items[v.Resource]:
+        """List the resources; see `list_tools`."""
+        return await self._list(v.ListResourcesResult, "resources/list", "resources", cursor)
+
+    async def list_resource_templates(self, cursor: str | None = None) -> Items[v.ResourceTemplate]:
+        """List the resource templates; see `list_tools`."""
+        return await self._list(v.ListResourceTemplatesResult, "resources/templates/list", "resource_templates", cursor)
+
+    async def list_prompts(self, cursor: str | None = None) -> Items[v.Prompt]:
+        """List the prompts; see `list_tools`."""
+        return await self._list(v.ListPromptsResult, "prompts/list", "prompts", cursor)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        on_progress: OnProgress | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - one clock for a request, where its error is made
+    ) -> v.CallToolResult:
+        """Call a tool.
+
+        Args:
+            name: The tool.
+            arguments: JSON values by parameter.
+            on_progress: Gets this call's progress; the client's own callback otherwise.
+            timeout: Seconds the call may take; the client's limit when None.
+
+        Returns:
+            The result. A failure of the tool's own is no exception: `is_error` is true, and `content` says what went wrong.
+
+        Raises:
+            ServerError: The server refused the call: no such tool, and the like.
+            ClientError: Any other failure; see `callboard.client.errors`.
+        """
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = arguments
+        try:
+            return await self._ask(v.CallToolResult, "tools/call", params, on_progress=on_progress, timeout=timeout)
+        except ServerError as error:
+            if error.code != _HEADER_MISMATCH or not self._connection.mirrors:
+                raise
+        await self.list_tools()  # HH-21: the tool wants headers we did not know of
+        return await self._ask(v.CallToolResult, "tools/call", params, on_progress=on_progress, timeout=timeout)
+
+    async def read_resource(self, uri: str) -> v.ReadResourceResult:
+        """Read a resource."""
+        return await self._ask(v.ReadResourceResult, "resources/read", {"uri": uri})
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> v.GetPromptResult:
+        """Fill in a prompt."""
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = arguments
+        return await self._ask(v.GetPromptResult, "prompts/get", params)
+
+    async def complete(
+        self,
+        ref: v.PromptReference | v.ResourceTemplateReference,
+        argument: str,
+        value: str,
+        *,
+        arguments: Mapping[str, str] | None = None,
+    ) -> v.Completion:
+        """Ask how an argument could go on.
+
+        Args:
+            ref: The prompt or the resource template.
+            argument: Name of the argument.
+            value: What has been typed of it.
+            arguments: Arguments that are settled already.
+        """
+        params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
+        if arguments is not None:
+            params["context"] = {"arguments": arguments}
+        return (await self._ask(v.CompleteResult, "completion/complete", params)).completion
+
+    def listen(self, *, tools: bool = False, prompts: bool = False, resources: bool = False, uris: Sequence[str] = ()) -> Subscription:
+        """Subscribe to changes; use it as `async with client.listen(tools=True) as changes`.
+
+        Args:
+            tools: When the list of tools changes.
+            prompts: When the list of prompts changes.
+            resources: When the list of resources changes.
+            uris: When one of these resources is updated.
+        """
+        flags = {"tools_list_changed": tools, "prompts_list_changed": prompts, "resources_list_changed": resources}
+        wanted = v.SubscriptionFilter(
+            **{name: True for name, flag in flags.items() if flag}, resource_subscriptions=list(uris) if uris else msgspec.UNSET
+        )
+        request = self._compose("subscriptions/listen", {"notifications": wanted}, None)
+
+        async def run(on_note: OnNote) -> None:
+            async def take(note: RawNotification) -> None:
+                await self._hand_on(note, None, request.origin)
+                await on_note(note)
+
+            self._success(await self._connection.exchange(request, take), request.origin)
+
+        return Subscription(run, wanted, request.origin, self._timeout)
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> dict[str, Any]:  # noqa: ASYNC109
+        """Send any request, for example one of an extension.
+
+        Args:
+            method: The method.
+            params: Its parameters; entries of `_meta` go beside those of the client.
+            timeout: Seconds it may take; the client's limit when None.
+
+        Returns:
+            The result as plain JSON, whatever its `resultType`.
+        """
+        incoming, origin = await self._exchange(method, params or {}, None, timeout)
+        result: dict[str, Any] = self._read(dict[str, Any], self._success(incoming, origin), origin)
+        return result
+
+    async def _check_protocol(self) -> None:
+        try:
+            await self.discover()
+        except ServerError as error:
+            text = f"the server does not speak protocol {versions.LATEST}, and this client no other one; it said: {error.text}"
+            raise ConnectionFailed(text, Origin(self.target)) from error
+
+    def _learn_params(self, tool: v.Tool) -> bool:
+        """Note which headers a tool wants; False when it breaks the rules (HH-14)."""
+        try:
+            self._params[tool.name] = compile_param_map(tool.input_schema)
+        except HeaderAnnotationError as error:
+            self._params.pop(tool.name, None)
+            logger.warning("%s: left out tool %r: %s", self.target, tool.name, error)
+            return False
+        return True
+
+    def _mirror(self, method: str, params: Mapping[str, Any], origin: Origin) -> dict[str, str]:
+        """Headers that say what the body says (HH-03, HH-04, HH-09); without a known schema none for parameters (HH-22)."""
+        headers = {"Mcp-Method": encode_value(method)}
+        row = METHODS.get(method)
+        if row is None or not row.mirrored:
+            return headers
+        try:
+            headers["Mcp-Name"] = encode_value(str(params.get(row.mirrored, "")))
+            if method == "tools/call" and (known := self._params.get(params["name"])):
+                headers |= mirror_params(known, params.get("arguments") or {})
+        except HeaderValueError as error:
+            raise ClientError(f"the request can't be sent: {error}", origin) from error
+        return headers
+
+    def _compose(self, method: str, params: Mapping[str, Any], progress: OnProgress | None) -> Outgoing:
+        """Give a request its id, its envelope and its headers (MT-01..MT-03)."""
+        request_id = next(self._ids)
+        origin = Origin(self.target, method, request_id)
+        if not self._open:
+            raise ClientError("the client is not open: use it inside `async with Client(...) as client`", origin)
+        meta = {**self._meta, **params.get("_meta", {})}
+        if progress is not None:
+            meta[versions.META_PROGRESS_TOKEN] = request_id  # PR-01: as unique as the id
+        try:
+            body = encode_request(request_id, method, {**params, "_meta": meta})
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise ClientError(f"the parameters can't be written as JSON: {error}", origin) from error
+        headers = self._mirror(method, params, origin) if self._connection.mirrors else {}
+        return Outgoing(origin, body, headers)
+
+    async def _exchange(
+        self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None, limit: float | None
+    ) -> tuple[Incoming, Origin]:
+        progress = on_progress or self._on_progress
+        request = self._compose(method, params, progress)
+
+        async def on_note(note: RawNotification) -> None:
+            await self._hand_on(note, progress, request.origin)
+
+        seconds = self._timeout if limit is None else limit
+        scope = asyncio.timeout(seconds)
+        try:
+            async with scope:
+                return await self._connection.exchange(request, on_note), request.origin
+        except TimeoutError as error:
+            if seconds is None or not scope.expired():
+                raise  # a callback's own
+            raise RequestTimeout(seconds, request.origin) from error
+
+    async def _hand_on(self, note: RawNotification, progress: OnProgress | None, origin: Origin) -> None:
+        """Give progress and logs to whoever wants them; what does not fit the protocol is dropped, for the answer still counts."""
+        done: Awaitable[None] | None = None
+        try:
+            if note.method == "notifications/progress" and progress is not None:
+                step = _decode_progress(note.params or b"{}")
+                if step.progress_token == origin.request_id:
+                    done = progress(step.progress, _given(step.total), _given(step.message))
+            elif note.method == "notifications/message" and self._on_log is not None:
+                done = self._on_log(_decode_log(note.params or b"{}"))
+        except msgspec.DecodeError as error:
+            logger.warning("%s: dropped a notification: %s: %s", self.target, note.method, error)
+        if done is not None and inspect.isawaitable(done):
+            await done
+
+    async def _ask(
+        self,
+        kind: type[T],
+        method: str,
+        params: Mapping[str, Any],
+        *,
+        on_progress: OnProgress | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> T:
+        incoming, origin = await self._exchange(method, params, on_progress, timeout)
+        raw = self._success(incoming, origin)
+        found: _Kind = self._read(_Kind, raw, origin)
+        if found.result_type == "input_required":
+            raise InputRequired(found.input_requests, found.request_state, origin)
+        if found.result_type != "complete":
+            raise InvalidAnswer(f"the result is of the unknown type {found.result_type!r}", origin)  # JR-15
+        result: T = self._read(kind, raw, origin)
+        return result
+
+    def _success(self, incoming: Incoming, origin: Origin) -> msgspec.Raw:
+        """The result of a response, or its error as an exception."""
+        response = incoming.response
+        if response.error is not None:
+            error = self._read(_Error, response.error, origin)
+            raise ServerError(error.code, error.message, error.data, incoming.status, origin)
+        assert response.result is not None
+        return response.result
+
+    @staticmethod
+    def _read(kind: Any, raw: msgspec.Raw, origin: Origin) -> Any:
+        try:
+            return _decoder(kind)(raw)
+        except msgspec.DecodeError as error:
+            raise InvalidAnswer(f"the answer does not fit protocol {versions.LATEST}: {error}", origin) from error
+
+    async def _list(self, kind: type[Any], method: str, field: str, cursor: str | None) -> Items[Any]:
+        """Follow the cursors to the end (PG-02..PG-04), or fetch the one page that was asked for."""
+        found: Items[Any] = Items()
+        seen: set[str] = set()
+        following = cursor
+        while True:
+            page = await self._ask(kind, method, {} if following is None else {"cursor": following})
+            found += getattr(page, field)
+            following = _given(page.next_cursor)
+            if following is None or cursor is not None:
+                found.next_cursor = following
+                return found
+            if following in seen or len(seen) == MAX_PAGES - 1:
+                fault = "repeats a cursor" if following in seen else f"has more than {MAX_PAGES} pages"
+                raise InvalidAnswer(f"the listing {fault}; it was given up", Origin(self.target, method))
+            seen.add(following)
+
+
+def _given(value: T | msgspec.UnsetType) -> T | None:
+    return None if isinstance(value, msgspec.UnsetType) else value

@@ -1,0 +1,141 @@
+"""The only composition root: a server, the eras it speaks, and the transport that serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from callboard.core.modern import Modern
+from callboard.errors import RegistrationError
+from callboard.server.app import Server
+from callboard.server.context import ListenLimits
+from callboard.transport.asgi import App
+from callboard.transport.endpoint import Endpoint
+from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, is_loopback
+from callboard.transport.stream import Scope
+from callboard.wire.versions import LATEST
+
+__all__ = ["asgi", "endpoint", "run", "stdio"]
+
+
+def endpoint(server: Server, *, options: Mapping[str, Any] | None = None, listen_limits: ListenLimits | None = ListenLimits()) -> Endpoint:
+    """Make a server ready for a transport.
+
+    Args:
+        server: The server.
+        options: What functions see as `ctx.options`.
+        listen_limits: Caps of `subscriptions/listen`; None where it can't work.
+
+    Raises:
+        RegistrationError: `options` is no mapping.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise RegistrationError(f"options must be a mapping, not {type(options).__name__}.")
+    versions = (LATEST,)
+    return Endpoint(server, [Modern(server.info, supported=versions)], versions=versions, options=options, listen_limits=listen_limits)
+
+
+def asgi(
+    server: Server,
+    *,
+    path: str = "/mcp",
+    hosts: Sequence[str] = LOOPBACK_HOSTS,
+    origins: Sequence[str] = (),
+    cors: bool = False,
+    allow_remote: bool = False,
+    max_body: int = 4 * 1024 * 1024,
+    max_headers: int = 16 * 1024,
+    keep_alive: float | None = 15.0,
+    json_only: bool = False,
+    max_listens: int = 10_000,
+    max_listens_per_principal: int = 8,
+    listen_lifetime: float = 3600.0,
+    options: Mapping[str, Any] | None = None,
+    principal: Callable[[Scope], str | None] | None = None,
+) -> App:
+    """Make an ASGI application of a server: run it alone, route to it, or mount it.
+
+    Args:
+        server: The server.
+        path: Where the endpoint is when the application is not mounted.
+        hosts: `Host` names that are this server's: `name`, `name:port`, `*.example.com`, or `*` (then something before it must check).
+        origins: Web origins whose pages may call it.
+        cors: Whether to answer CORS preflights of these origins.
+        allow_remote: Whether clients of other machines may connect.
+        max_body: Bytes of a request's body; past that 413.
+        max_headers: Bytes of its headers; past that 431.
+        keep_alive: Longest silence in seconds on a stream; None for no keep-alive.
+        json_only: Whether every answer is plain JSON; then there are no progress, logs and listen streams.
+        max_listens: Open `subscriptions/listen` streams; 0 for none at all.
+        max_listens_per_principal: The same for one principal.
+        listen_lifetime: Seconds until a listen stream is closed in good order.
+        options: What functions see as `ctx.options`.
+        principal: Tells from the ASGI scope who is asking, as established by middleware before it.
+
+    Raises:
+        RegistrationError: An option can't work.
+    """
+    limits = ListenLimits(max_listens, max_listens_per_principal, listen_lifetime) if max_listens > 0 and not json_only else None
+    rules = HttpRules(
+        hosts=tuple(host.lower() for host in hosts),
+        origins=tuple(origin.lower() for origin in origins),
+        allow_remote=allow_remote,
+        max_body=max_body,
+        max_headers=max_headers,
+    )
+    return App(
+        endpoint(server, options=options, listen_limits=limits),
+        rules,
+        path=path,
+        keep_alive=keep_alive,
+        json_only=json_only,
+        cors=cors,
+        principal=principal,
+    )
+
+
+async def stdio(server: Server, *, options: Mapping[str, Any] | None = None) -> None:
+    """Serve one client over stdin and stdout until stdin ends.
+
+    File descriptor 1 belongs to the protocol from here on: prints, logs and child processes write to stderr instead.
+
+    Args:
+        server: The server.
+        options: What functions see as `ctx.options`.
+    """
+    from callboard.transport.stdio import serve
+
+    await serve(endpoint(server, options=options))
+
+
+def run(
+    server: Server,
+    *,
+    transport: Literal["http", "stdio"] = "http",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    log_level: str = "info",
+    options: Mapping[str, Any] | None = None,
+    **http: Any,
+) -> None:
+    """Serve until the process is told to stop; the one for `if __name__ == "__main__"`.
+
+    Args:
+        server: The server.
+        transport: `http` (uvicorn), or `stdio`.
+        host: Address to listen on. Any other than a loopback one lets clients of other machines in.
+        port: Port to listen on.
+        log_level: Of uvicorn: `critical`, `error`, `warning`, `info`, `debug`, `trace`.
+        options: What functions see as `ctx.options`.
+        **http: Further options of `asgi`, such as `path`, `hosts`, `origins`.
+    """
+    if transport == "stdio":
+        asyncio.run(stdio(server, options=options))
+        return
+    from callboard.transport.http_server import serve
+
+    if not is_loopback(host):
+        http.setdefault("allow_remote", True)
+        http.setdefault("hosts", (*LOOPBACK_HOSTS, host))
+    serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)

@@ -1,0 +1,65 @@
+"""What a request comes to: a closed union, always terminal (no outcome escapes middleware while work goes on)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+from callboard.errors import Fail
+
+__all__ = ["Accepted", "CacheHint", "Deferred", "NeedInput", "Outcome", "Reply"]
+
+
+class CacheHint(msgspec.Struct, frozen=True):
+    """How long, and for whom, a client may keep a result (CA-01).
+
+    Attributes:
+        ttl_ms: Milliseconds; 0 means stale at once.
+        scope: `private` to this authorization, or `public`.
+    """
+
+    ttl_ms: int = 0
+    scope: str = "private"
+
+
+class Reply(msgspec.Struct):
+    """A result.
+
+    Attributes:
+        value: The result's fields in the words of the current protocol, without `resultType`, `ttlMs`, `cacheScope` and
+            server info, which the era adds. The era may add to this very dict: hand over a fresh one.
+        cache: The caching hint of a cacheable method; the server's default when None.
+    """
+
+    value: dict[str, Any]
+    cache: CacheHint | None = None
+
+
+class NeedInput(msgspec.Struct):
+    """The work can't go on without the client (MR-01..MR-05).
+
+    Attributes:
+        requests: Input requests by key: `{"method": ..., "params": ...}` each.
+        state: Opaque text that the client sends back.
+    """
+
+    requests: dict[str, Any]
+    state: str | None = None
+
+
+class Deferred(msgspec.Struct):
+    """The work goes on elsewhere, as a task (TX-05).
+
+    Attributes:
+        value: The result's fields: `taskId`, `status` and so on.
+    """
+
+    value: dict[str, Any]
+
+
+class Accepted(msgspec.Struct):
+    """A notification was taken; there is nothing to answer (JR-12)."""
+
+
+Outcome: TypeAlias = Reply | Fail | NeedInput | Deferred | Accepted

@@ -1,0 +1,128 @@
+"""Finding the server in a program: `app.py`, `app.py:name`, `package.module`, `package.module:name`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from callboard.errors import CallboardError, RegistrationError
+from callboard.server.app import Server
+
+__all__ = ["LoadError", "load_server", "split_place"]
+
+# Looked for in this order when no name is given.
+USUAL_NAMES = ("server", "app", "mcp")
+
+
+class LoadError(CallboardError):
+    """The program can't be loaded, or has no server; the text says what to do.
+
+    Attributes:
+        broken: Whether the program was found, and failed.
+    """
+
+    def __init__(self, text: str, *, broken: bool = False) -> None:
+        super().__init__(text)
+        self.broken = broken
+
+
+def split_place(place: str) -> tuple[str, str]:
+    """Cut `app.py:name` into file or module, and name; the name is empty when there is none."""
+    module, colon, name = place.rpartition(":")
+    return (module, name) if colon and name.isidentifier() else (place, "")
+
+
+def load_server(place: str) -> Server:
+    """Run a program's module and find its server.
+
+    Args:
+        place: A file or a dotted module, with `:name` where it has several servers. Files are loaded with their own folder first on
+            `sys.path`, as if they were run; modules are looked for in the working directory too.
+
+    Returns:
+        The object of that name; without a name `server`, `app` or `mcp`, else the only server there is.
+
+    Raises:
+        LoadError: There is no such program, it fails, or it has no such server.
+    """
+    origin, name = split_place(place)
+    module = _load_file(Path(origin)) if origin.endswith(".py") else _load_module(origin)
+    return _named(module, origin, name) if name else _find(vars(module), origin)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LoadError(f"there is no file {path}")
+    path = path.resolve()
+    sys.path.insert(0, str(path.parent))
+    # Under its own name, so that pickling and string annotations work, unless that name is taken (a file called json.py, say).
+    name = path.stem if path.stem not in sys.modules else f"_callboard_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _failure(str(path), error, path.parent) from error
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if Path(name).is_file() or not all(part.isidentifier() for part in name.split(".")):
+        raise LoadError(f"{name!r} is neither a .py file nor a module: use app.py, app.py:name, package.module or package.module:name")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise LoadError(f"there is no module {error.name!r} here or among the installed packages") from error
+        raise _failure(name, error, Path.cwd()) from error
+
+
+def _failure(origin: str, error: Exception, folder: Path) -> LoadError:
+    """Blame the program in its own lines: what led into it (this file, importlib) is left out, and of our own errors all but the place."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(folder)]
+    if isinstance(error, RegistrationError) and theirs:
+        frame = frames[theirs[-1]]
+        return LoadError(f"{Path(frame.filename).name}, line {frame.lineno}: {error}", broken=True)
+    lines = [*traceback.format_list(frames[min(theirs, default=len(frames)) :]), *traceback.format_exception_only(error)]
+    return LoadError(f"{origin} can't be loaded:\n{''.join(lines).rstrip()}", broken=True)
+
+
+def _named(module: ModuleType, origin: str, name: str) -> Server:
+    if not hasattr(module, name):
+        raise LoadError(f"{origin} has no {name!r}{_offer(_servers(vars(module)), origin)}")
+    found = getattr(module, name)
+    if not isinstance(found, Server):
+        kind = type(found).__name__
+        raise LoadError(f"{origin}:{name} is a {kind}, not a callboard.Server{_offer(_servers(vars(module)), origin)}")
+    return found
+
+
+def _find(namespace: Mapping[str, Any], origin: str) -> Server:
+    servers = _servers(namespace)
+    for name in USUAL_NAMES:
+        if name in servers:
+            return servers[name]
+    if len({id(server) for server in servers.values()}) > 1:
+        raise LoadError(f"{origin} has several servers{_offer(servers, origin)}")
+    if not servers:
+        raise LoadError(f"{origin} has no server at its top level: it needs a line such as server = callboard.Server('name')")
+    return next(iter(servers.values()))
+
+
+def _servers(namespace: Mapping[str, Any]) -> dict[str, Server]:
+    return {name: value for name, value in namespace.items() if isinstance(value, Server)}
+
+
+def _offer(servers: Mapping[str, Server], origin: str) -> str:
+    return f"; say which: {' or '.join(f'{origin}:{name}' for name in servers)}" if servers else ""

@@ -1,0 +1,320 @@
+"""`Server`: what a program serves. It knows no transport."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeVar, Unpack, overload
+
+from msgspec import UNSET
+
+from callboard.core.era import Request
+from callboard.core.outcome import CacheHint, Outcome
+from callboard.errors import Fail, Reason, RegistrationError
+from callboard.server.component import (
+    COMPLETION_CAP,
+    Completer,
+    Component,
+    FactFields,
+    Facts,
+    Policy,
+    Prompt,
+    Resource,
+    Template,
+    Tool,
+    sole_error,
+)
+from callboard.server.context import Context
+from callboard.server.dispatch import dispatch
+from callboard.server.lifespan import Lifespan, LifespanFactory
+from callboard.server.middleware import Layer, Service, compose
+from callboard.server.registry import Kind, Registry
+from callboard.server.subscriptions import Hub
+from callboard.server.workers import MAX_THREADS
+from callboard.stores.base import Bus
+from callboard.stores.memory import MemoryBus
+from callboard.wire import v2026_07_28 as v
+
+__all__ = ["Server"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+_log = logging.getLogger("callboard")
+
+
+class Server:
+    """A set of tools, resources and prompts, and how they are served.
+
+    Args:
+        name: Programmatic name.
+        version: Version of the program.
+        title: Name for people.
+        description: What it is.
+        instructions: Advice for the model on how to use it.
+        icons: Pictures of it.
+        website: Its address for people.
+        capabilities: What to advertise, in the protocol's words, in place of what the components imply.
+        page_size: Components on one list page.
+        lifespan: `lifespan(server)` gives an async context manager; what it yields (a mapping) is in every `ctx.locals`.
+            Entered once per server, whatever serves it.
+        middleware: Layers around every request, the first one outermost.
+        strict_input: Whether arguments that a function doesn't take are faults.
+        mask_errors: Whether the text of an unexpected exception is kept from the client (the log has it, under an error id).
+        completion_cap: Values that a completion may return; the protocol allows at most 100.
+        threads: `def` functions that run at once.
+        cache: How long clients may keep lists and resources; private and 0 ms by default.
+        bus: What carries "something changed" between processes; this process only by default.
+
+    Raises:
+        RegistrationError: An option can't work.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "0",
+        title: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        icons: Sequence[v.Icon] = (),
+        website: str | None = None,
+        capabilities: Mapping[str, Any] | None = None,
+        page_size: int = 50,
+        lifespan: LifespanFactory | None = None,
+        middleware: Sequence[Layer] = (),
+        strict_input: bool = True,
+        mask_errors: bool = True,
+        completion_cap: int = COMPLETION_CAP,
+        threads: int = MAX_THREADS,
+        cache: CacheHint | None = None,
+        bus: Bus | None = None,
+    ) -> None:
+        if not 1 <= completion_cap <= COMPLETION_CAP:
+            raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
+        self.info = v.Implementation(
+            name=name,
+            version=version,
+            title=title or UNSET,
+            description=description or UNSET,
+            icons=list(icons) or UNSET,
+            website_url=website or UNSET,
+        )
+        self.instructions = instructions
+        self.cache = cache or CacheHint()
+        self.completion_cap = completion_cap
+        self.threads = threads
+        self.mask_errors = mask_errors
+        self.hub = Hub(bus or MemoryBus())
+        self.registry = Registry(page_size=page_size, changed=self.hub.publish)
+        self.lifespan = Lifespan(self, lifespan)
+        self._strict = strict_input
+        self._declared = None if capabilities is None else dict(capabilities)
+        self.service: Service = compose(self._dispatch, middleware)
+
+    @property
+    def name(self) -> str:
+        """Programmatic name."""
+        return self.info.name
+
+    @property
+    def offered(self) -> Container[str]:
+        """Capabilities whose methods are served (EC-10)."""
+        return self.registry.offered if self._declared is None else self._declared
+
+    def capabilities(self, *, listens: bool) -> dict[str, Any]:
+        """What `server/discover` advertises (MT-18).
+
+        Args:
+            listens: Whether the transport can deliver notifications of change; what can't be delivered is not advertised.
+        """
+        if self._declared is not None:
+            return self._declared
+        changes = {"listChanged": True} if listens else {}
+        capabilities: dict[str, Any] = {"logging": {}}
+        for kind in ("tools", "prompts"):
+            if kind in self.registry.offered:
+                capabilities[kind] = changes
+        if "resources" in self.registry.offered:
+            capabilities["resources"] = {**changes, "subscribe": True} if listens else {}
+        if "completions" in self.registry.offered:
+            capabilities["completions"] = {}
+        return capabilities
+
+    @overload
+    def tool(self, fn: F, /) -> F: ...
+    @overload
+    def tool(
+        self,
+        /,
+        *,
+        annotations: v.ToolAnnotations | None = None,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        **facts: Unpack[FactFields],
+    ) -> Callable[[F], F]: ...
+    def tool(
+        self,
+        fn: F | None = None,
+        /,
+        *,
+        annotations: v.ToolAnnotations | None = None,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        **facts: Unpack[FactFields],
+    ) -> F | Callable[[F], F]:
+        """Make a function a tool; the function comes back unchanged.
+
+        Args:
+            fn: The function, when used without parentheses.
+            annotations: Hints about its behaviour (read-only, destructive, idempotent, open world).
+            timeout: Seconds until its work is cancelled and the call answered in band.
+            concurrency: Calls of it that run at once; more wait their turn.
+            input_schema: Raw JSON Schema of the arguments; the function then takes them as one dict.
+            output_schema: Raw JSON Schema of the structured result.
+            **facts: `name`, `title`, `description`, `icons`, `meta` of its definition.
+
+        Raises:
+            RegistrationError: The function can't be a tool, or its name is taken.
+        """
+
+        def register(function: F) -> F:
+            tool = Tool(
+                function,
+                facts=Facts(**facts),
+                policy=Policy(timeout=timeout, concurrency=concurrency),
+                annotations=annotations,
+                input_schema=input_schema,
+                output_schema=output_schema,
+                strict=self._strict,
+            )
+            self.registry.add(tool)
+            return function
+
+        return register if fn is None else register(fn)
+
+    def resource(
+        self,
+        uri: str,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: v.Annotations | None = None,
+        icons: Sequence[v.Icon] = (),
+        meta: Mapping[str, Any] | None = None,
+        cache: CacheHint | None = None,
+    ) -> Callable[[F], F]:
+        """Make a function a resource, or a resource template when the URI has variables.
+
+        Args:
+            uri: A URI, or an RFC 6570 template whose variables are parameters of the function.
+            name: Programmatic name; the function's by default.
+            title: Name for people.
+            description: What it is; the docstring by default.
+            mime_type: Of its contents; `text/plain` for str, `application/json` for other values, `application/octet-stream` for bytes.
+            size: Bytes, when known; only for a plain URI.
+            annotations: Audience, priority, last change.
+            icons: Pictures of it.
+            meta: `_meta` of its definition.
+            cache: How long clients may keep its contents; the server's `cache` by default.
+
+        Raises:
+            RegistrationError: URI and function don't fit, or the URI is taken.
+        """
+        facts = Facts(name=name, title=title, description=description, icons=icons, meta=meta)
+
+        def register(function: F) -> F:
+            if "{" in uri:
+                component: Component = Template(function, uri, facts=facts, mime_type=mime_type, annotations=annotations, cache=cache)
+            else:
+                component = Resource(function, uri, facts=facts, mime_type=mime_type, size=size, annotations=annotations, cache=cache)
+            self.registry.add(component)
+            return function
+
+        return register
+
+    @overload
+    def prompt(self, fn: F, /) -> F: ...
+    @overload
+    def prompt(self, /, **facts: Unpack[FactFields]) -> Callable[[F], F]: ...
+    def prompt(self, fn: F | None = None, /, **facts: Unpack[FactFields]) -> F | Callable[[F], F]:
+        """Make a function a prompt: str, content blocks or `types.PromptMessage`s from its arguments.
+
+        Args:
+            fn: The function, when used without parentheses.
+            **facts: `name`, `title`, `description`, `icons`, `meta` of its definition.
+
+        Raises:
+            RegistrationError: The function can't be a prompt, or its name is taken.
+        """
+
+        def register(function: F) -> F:
+            self.registry.add(Prompt(function, facts=Facts(**facts), strict=self._strict))
+            return function
+
+        return register if fn is None else register(fn)
+
+    def complete(self, owner: str, argument: str) -> Callable[[F], F]:
+        """Make a function the completion of one argument: it takes the text so far and returns a list of values.
+
+        Args:
+            owner: Name of the prompt, or the URI template of the resource.
+            argument: Name of the argument or variable.
+
+        Raises:
+            RegistrationError: The function can't complete, or the argument has a completion already.
+        """
+
+        def register(function: F) -> F:
+            self.registry.add(Completer(function, owner, argument))
+            return function
+
+        return register
+
+    def add(self, component: Callable[..., Any] | Component) -> None:
+        """Add a tool function, or a compiled component; clients that listen hear of it.
+
+        Raises:
+            RegistrationError: It can't be added, or its name is taken.
+        """
+        if isinstance(component, Component):
+            self.registry.add(component)
+        else:
+            self.tool(component)
+
+    def remove(self, kind: Kind, key: str) -> None:
+        """Take a component out; clients that listen hear of it.
+
+        Args:
+            kind: `tools`, `resources`, `templates` or `prompts`.
+            key: Its name; the URI of a resource, the URI template of a template.
+
+        Raises:
+            KeyError: There is none.
+        """
+        self.registry.remove(kind, key)
+
+    def resource_updated(self, uri: str) -> None:
+        """Tell every client that subscribed to this URI, or to a template that it fits, that its contents changed; from any thread."""
+        self.hub.publish("resources", uri)
+
+    def crash(self, request: Request, error: BaseException) -> Fail:
+        """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""
+        error = sole_error(error)
+        if isinstance(error, Fail):
+            return error
+        error_id = secrets.token_hex(4)
+        _log.error("%s failed, error id %s", request.method, error_id, exc_info=error)
+        if self.mask_errors:
+            return Fail(Reason.INTERNAL, f"Internal error (id {error_id}).")
+        return Fail(Reason.INTERNAL, f"{type(error).__name__}: {error} (id {error_id}).")
+
+    async def _dispatch(self, request: Request, context: Context) -> Outcome:
+        return await dispatch(self, request, context)

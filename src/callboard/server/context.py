@@ -1,0 +1,277 @@
+"""The one Context: what a function can know of, and send to, the request that it serves."""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop, Future, run_coroutine_threadsafe
+from collections.abc import Coroutine, Generator, Mapping
+from functools import partial
+from types import GenericAlias
+from typing import Any, TypeVar
+
+import msgspec
+
+from callboard.core.era import Request
+from callboard.core.exchange import Exchange
+from callboard.server.workers import Workers
+from callboard.wire.jsonrpc import RequestId, encode_notification
+from callboard.wire.versions import LOG_LEVELS
+
+__all__ = ["Context", "ListenLimits", "Mount"]
+
+T = TypeVar("T")
+_SEVERITY = {level: rank for rank, level in enumerate(LOG_LEVELS)}
+
+
+class ListenLimits(msgspec.Struct, frozen=True):
+    """How many listen streams there may be, and for how long.
+
+    Attributes:
+        total: Streams of one server.
+        per_principal: Streams of one principal; clients without a principal share only `total`.
+        lifetime: Seconds until a stream is closed in good order, so that the client re-opens it.
+    """
+
+    total: int = 10_000
+    per_principal: int = 8
+    lifetime: float = 3600.0
+
+
+class Mount:
+    """What all requests through one transport share.
+
+    Attributes:
+        server: The server that is mounted.
+        workers: Threads for `def` functions, and the loop.
+        values: What the server's lifespan yielded: the first content of every `ctx.locals`.
+        versions: Protocol versions that are served, the preferred one first.
+        options: Bound options of the mount.
+        listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
+    """
+
+    __slots__ = ("listen_limits", "options", "server", "values", "versions", "workers")
+
+    def __init__(
+        self,
+        server: Any,
+        workers: Workers,
+        *,
+        values: Mapping[str, Any],
+        versions: tuple[str, ...],
+        options: Any = None,
+        listen_limits: ListenLimits | None = ListenLimits(),
+    ) -> None:
+        self.server = server
+        self.workers = workers
+        self.values = values
+        self.versions = versions
+        self.options = options
+        self.listen_limits = listen_limits
+
+
+class _Drain:
+    """Awaitable for back-pressure: done once the reader has caught up."""
+
+    __slots__ = ("_exchange", "_loop")
+
+    def __init__(self, exchange: Exchange, loop: AbstractEventLoop) -> None:
+        self._exchange = exchange
+        self._loop = loop
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._exchange.congested and self._exchange.open:
+            drained: Future[None] = self._loop.create_future()
+            self._exchange.when_drained(partial(_resolve, drained))
+            yield from drained
+
+
+def _resolve(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class _Ready:
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+_READY = _Ready()
+
+
+class Context:
+    """One request, as the function that serves it sees it. Declare a parameter of this type to get it; it stays out of the schema.
+
+    Attributes:
+        request: The request in the words of the current protocol.
+        principal: Who is asking, as established by the transport; None when nobody is.
+        scope_state: ASGI `scope["state"]` of this HTTP request; None elsewhere.
+    """
+
+    __slots__ = ("_exchange", "_locals", "_meta", "_mount", "_reached", "principal", "request", "scope_state")
+
+    # `Context[...]` may stand in annotations of code that comes from generic contexts (A50).
+    @classmethod
+    def __class_getitem__(cls, item: Any) -> GenericAlias:
+        return GenericAlias(cls, item)
+
+    def __init__(self, mount: Mount, request: Request, exchange: Exchange, principal: str | None = None, scope_state: Any = None) -> None:
+        self.request = request
+        self.principal = principal
+        self.scope_state = scope_state
+        self._mount = mount
+        self._exchange = exchange
+        self._locals: dict[str, Any] | None = None
+        self._meta: dict[str, Any] | None = None
+        self._reached: float | None = None
+
+    @property
+    def server(self) -> Any:
+        """The server that serves this request."""
+        return self._mount.server
+
+    @property
+    def mount(self) -> Mount:
+        """What all requests through this transport share."""
+        return self._mount
+
+    @property
+    def exchange(self) -> Exchange:
+        """The request's way out."""
+        return self._exchange
+
+    @property
+    def request_id(self) -> RequestId:
+        """JSON-RPC id of the request."""
+        return self.request.id
+
+    @property
+    def method(self) -> str:
+        """Protocol method, for example `tools/call`."""
+        return self.request.method
+
+    @property
+    def protocol_version(self) -> str:
+        """Protocol version of this request, for example `2026-07-28`."""
+        return self.request.envelope.version
+
+    @property
+    def client_info(self) -> Any:
+        """What the client says its name and version are (`types.Implementation`); None when it says nothing. Not to be trusted (MT-06)."""
+        return self.request.envelope.client_info
+
+    @property
+    def client_capabilities(self) -> dict[str, Any]:
+        """Capabilities that the client declared on this request (MT-07)."""
+        return self.request.envelope.capabilities
+
+    @property
+    def session_id(self) -> str | None:
+        """Id of the session; always None on the current protocol, which has none."""
+        return None
+
+    @property
+    def options(self) -> Any:
+        """The options that the mount was given; None without."""
+        return self._mount.options
+
+    @property
+    def headers(self) -> dict[str, str] | None:
+        """HTTP headers of this very request, names in lower case; None without HTTP."""
+        headers = self.request.headers
+        return None if headers is None else {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """`params._meta` as the client sent it."""
+        if self._meta is None:
+            raw = self.request.envelope.meta
+            self._meta = {} if raw is None else msgspec.json.decode(raw, type=dict[str, Any])
+        return self._meta
+
+    @property
+    def locals(self) -> dict[str, Any]:
+        """Values of this request: what the lifespan yielded, and what middleware puts in."""
+        if self._locals is None:
+            self._locals = dict(self._mount.values)
+        return self._locals
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more; for `def` functions, which can't be interrupted."""
+        return not self._exchange.open
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> _Drain | _Ready:
+        """Report progress, at once and from any thread. Without effect when the client asked for none.
+
+        Args:
+            progress: How far the work is. Values that don't increase are left out (PR-03).
+            total: What `progress` counts up to, when known.
+            message: What is going on, for people.
+
+        Returns:
+            Something to await where the function produces faster than a client reads; awaiting is optional.
+        """
+        token = self.request.envelope.progress_token
+        if token is None or (self._reached is not None and progress <= self._reached):
+            return _READY
+        self._reached = progress
+        params: dict[str, Any] = {"progressToken": token, "progress": progress}
+        if total is not None:
+            params["total"] = total
+        if message is not None:
+            params["message"] = message
+        return self._emit(encode_notification("notifications/progress", params), "progress", droppable=False)
+
+    def log(self, level: str, data: Any, logger: str | None = None) -> _Drain | _Ready:
+        """Send a log message to the client, at once and from any thread; only when the request asked for logs of this level (LG-01).
+
+        Args:
+            level: One of `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert`, `emergency`.
+            data: Any JSON value.
+            logger: Name of the part that speaks.
+
+        Raises:
+            ValueError: `level` is none of these.
+        """
+        if level not in _SEVERITY:
+            raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(LOG_LEVELS)}.")
+        wanted = self.request.envelope.log_level
+        if wanted is None or _SEVERITY[level] < _SEVERITY[wanted]:
+            return _READY
+        if self._exchange.dropped and not self._exchange.congested:
+            self.report_dropped()
+        params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
+        return self._emit(encode_notification("notifications/message", params), "", droppable=True)
+
+    def report_dropped(self) -> None:
+        """Tell the client how many log messages it was too slow for, and start counting anew."""
+        dropped, self._exchange.dropped = self._exchange.dropped, 0
+        params = {"level": "warning", "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
+        self._exchange.emit(encode_notification("notifications/message", params), key="dropped")
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop and wait for it; for `def` functions.
+
+        Raises:
+            RuntimeError: Called on the event loop itself, where `await` belongs.
+        """
+        workers = self._mount.workers
+        if threading.get_ident() == workers.thread:
+            coroutine.close()
+            raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
+        return run_coroutine_threadsafe(coroutine, workers.loop).result()
+
+    def _emit(self, note: bytes, key: str, *, droppable: bool) -> _Drain | _Ready:
+        workers = self._mount.workers
+        exchange = self._exchange
+        if threading.get_ident() == workers.thread:
+            exchange.emit(note, key=key, droppable=droppable)
+        else:
+            try:
+                workers.loop.call_soon_threadsafe(partial(exchange.emit, note, key=key, droppable=droppable))
+            except RuntimeError:
+                return _READY  # the loop has closed
+        return _Drain(exchange, workers.loop) if exchange.congested else _READY

@@ -1,0 +1,299 @@
+"""The engine for tools with pydantic types: one model per argument list, validated strictly; one type adapter per result.
+
+pydantic is optional and heavy: it is imported when the first such tool is registered.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, get_origin
+
+import msgspec
+from msgspec import inspect as mi
+
+from callboard.server.annotation import rebuild
+from callboard.server.arguments import Arguments, Misfit, Unsupported
+from callboard.server.faults import Finding
+from callboard.server.json_schema import Generator, describe_fields, inline_root
+from callboard.server.signature import EMPTY, Parameter, Signature
+from callboard.server.subschemas import walk
+
+__all__ = ["PydanticArguments", "PydanticResult"]
+
+_STRUCT = "x-callboard-struct"
+"""Stands for a Struct's schema until the definitions are put together."""
+_MOMENTS = ("date-time", "time", "duration")
+"""Formats that pydantic names for output also where the value has no offset, a sign or fractions; see `json_schema`."""
+
+
+class PydanticArguments(Arguments):
+    """Arguments by pydantic, in strict mode: JSON types are not converted into each other.
+
+    Args:
+        signature: The function's.
+        strict: Whether unknown arguments are refused; ignored otherwise.
+
+    Raises:
+        Unsupported: pydantic refuses an annotation, too.
+        ImportError: pydantic is not installed.
+    """
+
+    def __init__(self, signature: Signature, *, strict: bool) -> None:
+        from pydantic import ValidationError
+
+        self.refusals = (ValidationError,)
+        # names of fields are ours: pydantic refuses some that Python takes, like `_x`, and warns of others, like `json`
+        self._names = {f"p{at}": parameter.name for at, parameter in enumerate(signature.parameters)}
+        structs = Generator(output=False)
+        fields = {field: _field(parameter, structs) for field, parameter in zip(self._names, signature.parameters, strict=True)}
+        try:
+            model, schema = self._compile(fields, structs, strict=strict)
+        except Unsupported:
+            for field, name in self._names.items():
+                with _refusals(name):
+                    self._compile({field: fields[field]}, structs, strict=strict)
+            raise
+        for node, parameter in zip(schema.get("properties", {}).values(), signature.parameters, strict=True):
+            if parameter.description:
+                node.setdefault("description", parameter.description)
+        super().__init__(schema)
+        self._validate = model.__pydantic_validator__.validate_json
+
+    def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
+        """See `Arguments.bind`."""
+        try:
+            return self.convert(bytes(raw or b"{}"))
+        except self.refusals:
+            return self.explain(raw or b"{}")
+
+    def convert(self, data: bytes) -> dict[str, Any]:
+        """See `Arguments.convert`."""
+        values = self._validate(data).__dict__
+        return {name: values[field] for field, name in self._names.items()}
+
+    def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:  # noqa: ARG002 the caller drops what is known
+        """See `Arguments.findings`: what validators and types say that JSON Schema can't."""
+        try:
+            self._validate(msgspec.json.encode(instance))
+        except self.refusals as refusal:
+            yield from _findings(refusal, instance)
+
+    def _compile(self, fields: dict[str, Any], structs: Generator, *, strict: bool) -> tuple[Any, dict[str, Any]]:
+        from pydantic import ConfigDict, create_model
+
+        config = ConfigDict(
+            alias_generator=self._names.__getitem__,
+            allow_inf_nan=False,
+            extra="forbid" if strict else "ignore",
+            protected_namespaces=(),
+            ser_json_bytes="base64",
+            strict=True,
+            val_json_bytes="base64",
+        )
+        with _refusals(None):
+            model = create_model("Arguments", __config__=config, **fields)
+            schema = _document(functools.partial(model.model_json_schema, schema_generator=_generator()), structs)
+        if not schema.get("properties"):
+            schema.pop("properties", None)
+        order = ("type", "properties", "required", "additionalProperties", "$defs")
+        return model, {key: schema[key] for key in order if key in schema}
+
+
+class PydanticResult:
+    """A result's schema in serialization mode (A21), and its encoder.
+
+    Args:
+        annotation: What the function returns.
+
+    Attributes:
+        schema: What `encode` gives, as JSON Schema.
+        nullable: Whether null may stand in it, which is what pydantic makes of NaN.
+
+    Raises:
+        Unsupported: pydantic refuses the annotation, too.
+        ImportError: pydantic is not installed.
+    """
+
+    def __init__(self, annotation: Any) -> None:
+        from pydantic import TypeAdapter, ValidationError
+        from pydantic_core import PydanticSerializationError
+
+        structs = Generator(output=True)
+        with _refusals(None):
+            adapter: Any = TypeAdapter(rebuild(annotation, functools.partial(_bridged, structs=structs)))
+            dump = functools.partial(adapter.json_schema, mode="serialization", schema_generator=_generator())
+            schema = _document(dump, structs)
+        for _, node in walk(schema):
+            if node.get("format") in _MOMENTS:
+                del node["format"]
+        self.schema = inline_root(schema)
+        self.nullable = True
+        self._validate = adapter.validate_python
+        self._dump = functools.partial(adapter.dump_json, by_alias=True, warnings="error")
+        self._misfits = (ValidationError, PydanticSerializationError)
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value; what is no instance of a model yet is validated (TL-08).
+
+        Raises:
+            Misfit: It doesn't fit.
+            Exception: It can't be encoded; of pydantic's choice.
+        """
+        try:
+            data: bytes = self._dump(self._validate(value))
+        except self._misfits as refusal:
+            findings = list(_findings(refusal, value) if hasattr(refusal, "errors") else _warnings(str(refusal)))
+            if not findings:
+                raise
+            raise Misfit(findings) from refusal
+        if b"NaN" in data or b"Infinity" in data:  # a model may choose to write these, which are no JSON
+            msgspec.json.decode(data)
+        return data
+
+
+@contextmanager
+def _refusals(culprit: str | None) -> Iterator[None]:
+    """Turn pydantic's refusals of a type into `Unsupported`."""
+    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(culprit, error.reason) from None
+    except (PydanticUserError, PydanticUndefinedAnnotation, TypeError, NameError) as error:
+        # without pydantic's advice, which is about settings that aren't the author's here
+        raise Unsupported(culprit, str(error).split("\n", 1)[0].split(". Set ", 1)[0]) from None
+
+
+def _field(parameter: Parameter, structs: Generator) -> tuple[Any, Any]:
+    from pydantic import Field
+
+    kind = rebuild(parameter.annotation, functools.partial(_bridged, structs=structs))
+    return kind, Field() if parameter.default is EMPTY else parameter.default
+
+
+def _bridged(part: Any, *, structs: Generator) -> Any:
+    """Make known to pydantic what only msgspec knows: Structs and `Meta`."""
+    cls = get_origin(part) or part
+    if isinstance(cls, type) and issubclass(cls, msgspec.Struct):
+        return Annotated[part, _StructBridge(structs)]
+    metadata = getattr(part, "__metadata__", ())
+    if any(isinstance(item, msgspec.Meta) for item in metadata):
+        inner = rebuild(part.__origin__, functools.partial(_bridged, structs=structs))
+        return Annotated[(inner, *map(_translated, metadata))]
+    return part
+
+
+def _translated(metadata: Any) -> Any:
+    """Say with pydantic's `Field` what `msgspec.Meta` says."""
+    if not isinstance(metadata, msgspec.Meta):
+        return metadata
+    from pydantic import Field
+
+    names = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description", "examples")
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(metadata, name)) is not None}
+    return Field(**given, json_schema_extra=metadata.extra_json_schema)
+
+
+class _StructBridge:
+    """Lets msgspec validate and encode a Struct inside a pydantic type."""
+
+    def __init__(self, structs: Generator) -> None:
+        self._structs = structs
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema
+
+        return core_schema.no_info_plain_validator_function(
+            functools.partial(msgspec.convert, type=source),
+            metadata={"struct": source},
+            serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        return {_STRUCT: self._structs.schema(mi.type_info(schema["metadata"]["struct"]))["$ref"]}
+
+
+def _generator() -> Any:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        """Leaves out the titles that pydantic makes from names."""
+
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 pydantic's protocol
+
+        def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 pydantic's protocol
+            return False
+
+    return Untitled
+
+
+def _document(dump: Callable[[], dict[str, Any]], structs: Generator) -> dict[str, Any]:
+    """Make the schema, put the Structs' definitions in, and drop what says nothing."""
+    schema = dump()
+    defs: dict[str, Any] = schema.pop("$defs", {})
+    if clash := defs.keys() & structs.defs.keys():
+        raise Unsupported(None, f"a model and a Struct are both called {clash.pop()}")
+    defs.update(structs.defs)
+    schema.pop("title", None)
+    for name, inner in defs.items():
+        if inner.get("title") == name:
+            del inner["title"]
+        if "description" in inner:
+            describe_fields(inner, inner["description"], {})
+    if defs:
+        schema["$defs"] = defs
+    for _, node in walk(schema):
+        node.pop("discriminator", None)  # OpenAPI's, and its mapping repeats what the tags say
+        if node.get("format") == "base64url":
+            node["contentEncoding"] = node.pop("format").removesuffix("url")
+        if _STRUCT in node:
+            node["$ref"] = node.pop(_STRUCT)
+    return schema
+
+
+def _findings(refusal: Any, instance: Any) -> Iterator[Finding]:
+    """What a `ValidationError` says."""
+    for error in refusal.errors(include_url=False, include_input=False):
+        yield _place(error["loc"], instance), _expectation(error)
+
+
+_WARNING = re.compile(r"Expected `([^`]+)`(?:[^\n]*\[field_name='(\w+)')?")
+
+
+def _warnings(text: str) -> Iterator[Finding]:
+    """What a `PydanticSerializationError` says of values that don't have their type; it knows the field, not the way there."""
+    for expected, field in _WARNING.findall(text):
+        yield (field,) if field else (), f"must be {expected}"
+
+
+def _place(location: tuple[str | int, ...], instance: Any) -> tuple[str | int, ...]:
+    """Where an error is: pydantic's location without the names of types that it puts in for alternatives."""
+    path: list[str | int] = []
+    for at, step in enumerate(location):
+        inside = isinstance(instance, dict) and step in instance
+        inside = inside or (isinstance(instance, list) and isinstance(step, int) and step < len(instance))
+        if inside:
+            instance = instance[step]
+            path.append(step)
+        elif at == len(location) - 1 and isinstance(instance, dict):
+            path.append(step)  # a missing one
+    return tuple(path)
+
+
+def _expectation(error: dict[str, Any]) -> str:
+    """Say it in our words, and without the value: the message on an unknown tag repeats it."""
+    kind, text = error["type"], str(error["msg"])
+    if kind == "missing":
+        return "required, missing"
+    if kind == "extra_forbidden":
+        return "unknown field"
+    if kind == "union_tag_invalid":
+        return f"must have a tag of: {error['ctx']['expected_tags']}"
+    for prefix, ours in (("Input should be ", "must be "), ("Value error, ", ""), ("Assertion failed, ", "")):
+        if text.startswith(prefix):
+            return ours + text[len(prefix) :]
+    return f"{text[:1].lower()}{text[1:]}"

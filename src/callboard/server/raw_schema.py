@@ -1,0 +1,182 @@
+"""The engine for tools that bring their own JSON Schema: it is advertised as it is, and validates.
+
+Dialects: 2020-12 (the default), 2019-09, draft 7, 6 and 4, as `$schema` says (JS-01). Nothing is ever fetched (JS-03).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from callboard.errors import RegistrationError
+from callboard.server.arguments import Arguments, Misfit
+from callboard.server.coercion import parse_plain
+from callboard.server.faults import ArgumentFaults, Finding, Judge
+from callboard.server.subschemas import resolve, walk
+
+__all__ = ["RawArguments", "RawResult"]
+
+MAX_BYTES = 1_048_576
+"""Size of a schema as JSON (JS-05)."""
+MAX_DEPTH = 64
+"""How deep its subschemas may nest (JS-05)."""
+MAX_SUBSCHEMAS = 10_000
+"""How many subschemas one value may meet in one place, references followed (JS-05)."""
+
+_DIALECTS = {
+    f"{uri}{end}": name
+    for uri, name in (
+        ("https://json-schema.org/draft/2020-12/schema", "2020-12"),
+        ("https://json-schema.org/draft/2019-09/schema", "2019-09"),
+        ("http://json-schema.org/draft-07/schema", "draft 7"),
+        ("http://json-schema.org/draft-06/schema", "draft 6"),
+        ("http://json-schema.org/draft-04/schema", "draft 4"),
+    )
+    for end in ("", "#")
+}
+_IN_PLACE = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
+_decode = msgspec.json.Decoder().decode
+
+
+class RawArguments(Arguments):
+    """Arguments by a JSON Schema of the author's.
+
+    Args:
+        schema: The schema.
+        label: Name and place of its owner, for error texts.
+
+    Raises:
+        RegistrationError: The schema is invalid, not of an object, of an unknown dialect, too big, or refers to another document.
+    """
+
+    refusals = (ArgumentFaults,)
+
+    def __init__(self, schema: dict[str, Any] | bytes, label: str) -> None:
+        document = _read(schema, f"{label}: the input schema")
+        if document.get("type") != "object":
+            raise RegistrationError(f'{label}: the input schema must have "type": "object" at its root (TL-05); arguments are an object.')
+        super().__init__(document)
+        self._fits = _compile(self._judge, document, f"{label}: the input schema")
+
+    def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
+        """Give the arguments as they are, once the schema has nothing against them; see `Arguments.bind`."""
+        try:
+            values: dict[str, Any] = _decode(raw or b"{}")
+        except (msgspec.DecodeError, RecursionError):
+            return self.explain(raw or b"{}")
+        return values if self._is_valid(values) else self.explain(raw or b"{}")
+
+    def _is_valid(self, values: Any) -> bool:
+        try:
+            return self._fits(values)
+        except ValueError:  # nested deeper than it follows
+            return False
+
+    def convert(self, data: bytes) -> dict[str, Any]:
+        """See `Arguments.convert`."""
+        values: dict[str, Any] = parse_plain(data)
+        if not self._is_valid(values):
+            raise ArgumentFaults([((), "do not fit the schema")])
+        return values
+
+    def findings(self, instance: Any, known: list[Finding]) -> Iterable[Finding]:  # noqa: ARG002 the schema says it all
+        """See `Arguments.findings`."""
+        return ()
+
+
+class RawResult:
+    """A result's schema as the author gave it, and the encoder that holds results to it.
+
+    Args:
+        schema: The schema; its root may be of any type (TL-06).
+        encode: Encodes a value.
+        label: Name and place of its owner, for error texts.
+
+    Attributes:
+        schema: As given.
+        nullable: Whether null may stand in what `encode` gives, which is what NaN becomes.
+
+    Raises:
+        RegistrationError: As for arguments.
+    """
+
+    def __init__(self, schema: dict[str, Any] | bytes, encode: Callable[[Any], bytes], label: str) -> None:
+        self.schema = _read(schema, f"{label}: the output schema")
+        self.nullable = True
+        self._judge = Judge(self.schema)
+        self._fits = _compile(self._judge, self.schema, f"{label}: the output schema")
+        self._encode = encode
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value.
+
+        Raises:
+            Misfit: It doesn't fit the schema (TL-08).
+            Exception: It can't be encoded.
+        """
+        data = self._encode(value)
+        instance = _decode(data)
+        if not self._fits(instance):
+            raise Misfit(self._judge.findings(instance))
+        return data
+
+
+def _read(schema: dict[str, Any] | bytes, what: str) -> dict[str, Any]:
+    """Copy a schema through JSON, keywords and their order kept, and check its size (JS-05)."""
+    try:
+        data = schema if isinstance(schema, bytes) else msgspec.json.encode(schema)
+        document = _decode(data)
+    except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as error:
+        raise RegistrationError(f"{what} is no JSON ({error}).") from None
+    if not isinstance(document, dict):
+        raise RegistrationError(f"{what} must be an object, not {type(document).__name__}.")
+    if len(data) > MAX_BYTES:
+        raise RegistrationError(f"{what} has {len(data)} bytes; {MAX_BYTES} are the limit (raw_schema.MAX_BYTES).")
+    nodes = dict(walk(document))
+    if deep := next((path for path in nodes if len(path) > 2 * MAX_DEPTH), None):
+        raise RegistrationError(f"{what} nests {len(deep) // 2} deep; {MAX_DEPTH} is the limit (raw_schema.MAX_DEPTH).")
+    costs: dict[int, int] = {}
+    try:
+        cost = max(_cost(node, document, costs) for node in nodes.values())
+    except RecursionError:
+        cost = MAX_SUBSCHEMAS + 1
+    if cost > MAX_SUBSCHEMAS:
+        raise RegistrationError(
+            f"{what} applies more than {MAX_SUBSCHEMAS} subschemas to one value (raw_schema.MAX_SUBSCHEMAS); flatten its $refs and allOf."
+        )
+    return document
+
+
+def _cost(schema: Any, root: dict[str, Any], costs: dict[int, int]) -> int:
+    """How many subschemas one value meets, references followed and counted every time: doubling chains grow without bound."""
+    if not isinstance(schema, dict):
+        return 1
+    known = costs.get(id(schema))
+    if known is not None:
+        return known
+    costs[id(schema)] = 1  # a circle
+    inner = [resolve(root, schema["$ref"])] if isinstance(schema.get("$ref"), str) else []
+    for keyword in _IN_PLACE & schema.keys():
+        value = schema[keyword]
+        inner += (
+            value if isinstance(value, list) else value.values() if keyword == "dependentSchemas" and isinstance(value, dict) else [value]
+        )
+    costs[id(schema)] = total = 1 + sum(_cost(part, root, costs) for part in inner)
+    return total
+
+
+def _compile(judge: Judge, schema: dict[str, Any], what: str) -> Callable[[Any], bool]:
+    dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    if dialect not in _DIALECTS:
+        known = ", ".join(uri for uri in _DIALECTS if not uri.endswith("#"))
+        raise RegistrationError(f"{what} declares the dialect {dialect!r}; known are {known} (JS-01).")
+    try:
+        return judge.compile()
+    except ValueError as error:  # also a ValidationError, and an invalid reference
+        outside = sorted({ref for _, node in walk(schema) if isinstance(ref := node.get("$ref"), str) and not ref.startswith("#")})
+        reason = str(error).split("\n", 1)[0]
+        if outside:
+            reason = f"it refers to {', '.join(outside)}, and nothing is ever fetched (JS-03); put the schema under $defs and refer to '#/$defs/...'"
+        raise RegistrationError(f"{what} can't be used: {reason}.") from None

@@ -1,0 +1,119 @@
+"""From a signature, a JSON Schema or a return annotation to compiled converters: the choice of the engine.
+
+One engine per tool: msgspec, unless an annotation needs pydantic; the schema that is advertised is the one that validates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from callboard.errors import RegistrationError
+from callboard.server.annotation import needs_pydantic
+from callboard.server.arguments import Arguments, Unsupported
+from callboard.server.faults import ArgumentFaults, Fault
+from callboard.server.msgspec_schema import MsgspecArguments, MsgspecResult
+from callboard.server.pydantic_schema import PydanticArguments, PydanticResult
+from callboard.server.raw_schema import RawArguments
+from callboard.server.signature import Parameter, Signature
+
+__all__ = ["ArgumentFaults", "Arguments", "Fault", "Result", "compile_arguments", "compile_raw_schema", "compile_return"]
+
+_INSTALL = "pydantic is not installed: pip install 'callboard[pydantic]'"
+
+
+class Result(Protocol):
+    """A compiled result type.
+
+    Attributes:
+        schema: JSON Schema of what `encode` gives.
+        nullable: Whether null may stand in it; encoders write null for NaN.
+    """
+
+    schema: dict[str, Any]
+    nullable: bool
+
+    def encode(self, value: Any) -> bytes:
+        """Encode a value as JSON that fits the schema; raises what the engine raises when it can't."""
+        ...
+
+
+def compile_arguments(signature: Signature, *, strict: bool = True) -> Arguments:
+    """Compile what turns a call's `arguments` into keyword arguments.
+
+    Args:
+        signature: The function's.
+        strict: Whether unknown arguments are refused; ignored otherwise.
+
+    Raises:
+        RegistrationError: A parameter has a type that neither engine takes. The text names it.
+    """
+    reason = "it needs pydantic"
+    if not any(needs_pydantic(parameter.annotation, parameter.default) for parameter in signature.parameters):
+        try:
+            return MsgspecArguments(signature, strict=strict)
+        except Unsupported as refusal:
+            culprit, reason = refusal.culprit, refusal.reason
+    else:
+        culprit = None
+    try:
+        return PydanticArguments(signature, strict=strict)
+    except Unsupported as refusal:
+        culprit, reason = refusal.culprit or culprit, refusal.reason
+    except ImportError:
+        culprit, reason = culprit or _first_foreign(signature.parameters), f"{reason}; {_INSTALL}"
+    kind = next((parameter.annotation for parameter in signature.parameters if parameter.name == culprit), "?")
+    raise RegistrationError(
+        f"{signature.label}: parameter {culprit!r} is {_shown(kind)}, which can't be read from JSON ({reason}). "
+        "Use a type that msgspec or pydantic validates, or provide the value with Depends()."
+    )
+
+
+def compile_raw_schema(schema: dict[str, Any] | bytes, *, label: str = "the tool") -> Arguments:
+    """Compile a JSON Schema; `bind` gives the arguments as they are. Its keywords and their order are kept.
+
+    Args:
+        schema: The schema.
+        label: Name and place of its owner, for error texts.
+
+    Raises:
+        RegistrationError: The schema can't be used; see `RawArguments`.
+    """
+    return RawArguments(schema, label)
+
+
+def compile_return(annotation: Any, fallback: Callable[[Any], Any], *, label: str) -> Result:
+    """Compile the encoder of a return annotation.
+
+    Args:
+        annotation: What the function returns.
+        fallback: Encodes values that msgspec can't.
+        label: Name and place of the function, for error texts.
+
+    Raises:
+        RegistrationError: Neither engine takes the type.
+    """
+    reason = "it needs pydantic"
+    if not needs_pydantic(annotation):
+        try:
+            return MsgspecResult(annotation, fallback)
+        except Unsupported as refusal:
+            reason = refusal.reason
+    try:
+        return PydanticResult(annotation)
+    except Unsupported as refusal:
+        reason = refusal.reason
+    except ImportError:
+        reason = f"{reason}; {_INSTALL}"
+    raise RegistrationError(
+        f"{label}: it returns {_shown(annotation)}, which can't be written as JSON ({reason}). "
+        "Return a type that msgspec or pydantic encodes, content blocks, or leave the annotation away to decide by the value."
+    )
+
+
+def _first_foreign(parameters: tuple[Parameter, ...]) -> str | None:
+    return next((parameter.name for parameter in parameters if needs_pydantic(parameter.annotation, parameter.default)), None)
+
+
+def _shown(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

@@ -1,0 +1,249 @@
+"""From what a tool returns to content: decided once from the annotation, encoded once per call.
+
+| annotation | content | structuredContent, outputSchema |
+|---|---|---|
+| `None` | none | none |
+| `str` | one text block | none |
+| content blocks, a list of them (strings may stand among them) | as they are | none |
+| none, `Any`, unions with content blocks | as the value's own type asks | the former only |
+| `bytes` | refused when registered | |
+| anything else | one text block with the JSON | both |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, get_args, get_origin
+
+import msgspec
+
+from callboard.errors import CallboardError, RegistrationError, ToolError
+from callboard.server.arguments import Misfit
+from callboard.server.faults import show_path
+from callboard.server.raw_schema import RawResult
+from callboard.server.schema import Result, compile_return
+from callboard.server.signature import EMPTY, members
+from callboard.types import AudioContent, CallToolResult, EmbeddedResource, ImageContent, ResourceLink, TextContent
+
+__all__ = ["ResultError", "Shape", "ToolResult", "compile_result", "encode_value"]
+
+Block = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
+
+_BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
+_BYTES = (bytes, bytearray, memoryview)
+_BYTES_WAY_OUT = "bytes have no place in a result; return image(), audio() or embed() from callboard.types"
+
+
+class ResultError(CallboardError):
+    """What a tool returned can't be sent. It is the author's to mend; the text has no values in it."""
+
+
+ToolResult: TypeAlias = tuple[list[Block], msgspec.Raw | None]
+"""Content blocks, and `structuredContent` as JSON: None where there is none (JSON's null is `Raw(b"null")`)."""
+
+
+class Shape:
+    """A compiled return annotation.
+
+    Args:
+        output_schema: JSON Schema of `structuredContent`.
+        shape: Makes the result.
+
+    Attributes:
+        output_schema: As given; None where the tool has none.
+        shape: Takes what the function returned and gives a `ToolResult`. It raises `ResultError` for what can't be sent, and
+            `ToolError` for a `CallToolResult` that is one.
+    """
+
+    __slots__ = ("output_schema", "shape")
+
+    def __init__(self, output_schema: dict[str, Any] | None, shape: Callable[[Any], ToolResult]) -> None:
+        self.output_schema = output_schema
+        self.shape = shape
+
+
+def compile_result(annotation: Any, *, raw_output_schema: dict[str, Any] | None = None, label: str = "the function") -> Shape:
+    """Compile what turns a return value into a result.
+
+    Args:
+        annotation: The return annotation; `EMPTY` for none.
+        raw_output_schema: A JSON Schema that takes the annotation's place.
+        label: Name and place of the function, for error texts.
+
+    Raises:
+        RegistrationError: The annotation has no JSON form, or the schema can't be used.
+    """
+    if raw_output_schema is not None:
+        raw = RawResult(raw_output_schema, encode_value, label)
+        return Shape(raw.schema, _structured(raw))
+    kinds = members(annotation)
+    if any(kind is byte for kind in kinds for byte in _BYTES):
+        raise RegistrationError(f"{label}: {_BYTES_WAY_OUT}.")
+    if annotation is str:
+        return Shape(None, _shape_text)
+    if any(_is_open(kind) for kind in kinds) or all(kind is str or kind is type(None) or kind is None for kind in kinds):
+        return Shape(None, _shape_value)
+    result = compile_return(annotation, _encode_foreign, label=label)
+    return Shape(result.schema, _structured(result))
+
+
+def encode_value(value: Any) -> bytes:
+    """Encode any value as JSON: what msgspec encodes, pydantic models (by alias, computed fields included) at any depth.
+
+    Raises:
+        ResultError: It has no JSON form.
+    """
+    return _guarded(value, _encode_dumped if hasattr(type(value), "__pydantic_serializer__") else _encode_any, nullable=True)
+
+
+def _is_open(kind: Any) -> bool:
+    """Whether only the value can tell what it becomes: content, or something without a type."""
+    if kind is EMPTY or kind is Any or kind is object:
+        return True
+    if isinstance(kind, type) and issubclass(kind, (*_BLOCKS, CallToolResult)):
+        return True
+    origin = get_origin(kind) or kind
+    if not isinstance(origin, type) or not issubclass(origin, list | tuple | Sequence) or issubclass(origin, str | msgspec.Struct):
+        return False
+    args = get_args(kind)
+    return any(_is_open(member) for arg in args for member in members(arg)) or kind in {list, tuple, Sequence}
+
+
+def _shape_text(value: Any) -> ToolResult:
+    if type(value) is str:
+        if not value.isascii():
+            _check_text(value)
+        return [TextContent(text=value)], None
+    if isinstance(value, str):  # of a subclass, an enum for example
+        return _shape_text(str.__str__(value))
+    raise ResultError(f"it returned {type(value).__name__}, but its annotation says str")
+
+
+def _shape_value(value: Any) -> ToolResult:
+    if value is None:
+        return [], None
+    if isinstance(value, str):
+        return _shape_text(value)
+    if isinstance(value, _BLOCKS):
+        return [value], None
+    if isinstance(value, list | tuple) and any(isinstance(item, _BLOCKS) for item in value):
+        return [_block(item) for item in value], None
+    if isinstance(value, _BYTES):
+        raise ResultError(_BYTES_WAY_OUT)
+    if isinstance(value, CallToolResult):
+        return _shape_result(value, encode_value, required=False)
+    return _shape_data(encode_value(value))
+
+
+def _structured(result: Result) -> Callable[[Any], ToolResult]:
+    encode, nullable = result.encode, result.nullable
+
+    def shape(value: Any) -> ToolResult:
+        if isinstance(value, CallToolResult):
+            return _shape_result(value, functools.partial(_guarded, encode=encode, nullable=nullable), required=True)
+        return _shape_data(_guarded(value, encode, nullable=nullable))
+
+    return shape
+
+
+def _shape_data(data: bytes) -> ToolResult:
+    """TL-10: the JSON stands in a text block too."""
+    return [TextContent(text=str(data, "utf-8"))], msgspec.Raw(data)
+
+
+def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, required: bool) -> ToolResult:
+    """A result that the author has put together: content of its own beside structured content."""
+    structured = value.structured_content
+    if value.is_error is True:
+        raise ToolError(value.content, structured=None if structured is msgspec.UNSET else structured)
+    if value.meta is not msgspec.UNSET:
+        raise ResultError("a returned CallToolResult can't carry _meta")
+    if structured is msgspec.UNSET:
+        if required:
+            raise ResultError("the tool has an output schema, so its CallToolResult needs structured_content (TL-08)")
+        return value.content, None
+    return value.content, msgspec.Raw(encode(structured))
+
+
+def _block(item: Any) -> Block:
+    if isinstance(item, str):
+        return _shape_text(item)[0][0]
+    if isinstance(item, _BLOCKS):
+        return item
+    raise ResultError(f"a list of content blocks has {type(item).__name__} in it; make it a block or a str")
+
+
+def _check_text(text: str) -> None:
+    """SA07: half of a surrogate pair, as `os.fsdecode` makes of a file name that is no UTF-8, can't be sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ResultError(f"its text has half of a surrogate pair at character {error.start}; decode with errors='replace'") from None
+
+
+def _guarded(value: Any, encode: Callable[[Any], bytes], *, nullable: bool) -> bytes:
+    """Encode, and refuse in our words what can't be sent (SA07)."""
+    try:
+        data = encode(value)
+    except Exception as error:
+        raise ResultError(_reason(value, error)) from error
+    if nullable and b"null" in data:  # what msgspec and pydantic make of NaN and infinity
+        for path, number in _numbers((), value):
+            if number - number != 0:
+                raise ResultError(f"{show_path(path) or 'the value'} is {number}, which has no JSON form; return None")
+    return data
+
+
+def _reason(value: Any, error: Exception) -> str:
+    """Why a value can't be sent, without any of it: messages of the engines may repeat it."""
+    if isinstance(error, Misfit):
+        return f"it does not fit its type: {error}"
+    if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error):
+        return "a text in it has half of a surrogate pair; decode with errors='replace'"
+    if isinstance(error, RecursionError):
+        return "it contains itself, or nests too deeply"
+    text = str(error)
+    shown = text if text.startswith(("Encoding objects of type", "Only dicts with", "Exceeds the limit")) else type(error).__name__
+    return f"{type(value).__name__} can't be encoded as JSON ({shown})"
+
+
+def _numbers(path: tuple[str | int, ...], value: Any) -> Iterator[tuple[tuple[str | int, ...], float]]:
+    """Every float in a value that has been encoded, so that it has an end."""
+    if isinstance(value, float):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers((*path, str(key)), inner)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for at, inner in enumerate(value):
+            yield from _numbers((*path, at), inner)
+    else:
+        for name in _field_names(value):
+            yield from _numbers((*path, name), getattr(value, name))
+
+
+def _field_names(value: Any) -> list[str]:
+    cls = type(value)
+    if hasattr(cls, "__pydantic_serializer__"):
+        return list(vars(value))
+    fields = getattr(cls, "__attrs_attrs__", None)
+    if fields is not None:
+        return [field.name for field in fields]
+    names = getattr(cls, "__struct_fields__", ()) or getattr(cls, "__dataclass_fields__", ())
+    return list(names)
+
+
+def _encode_foreign(value: Any) -> Any:
+    """Encode what msgspec can't: pydantic models inside other values."""
+    serializer = getattr(type(value), "__pydantic_serializer__", None)
+    if serializer is None:
+        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    return serializer.to_python(value, mode="json", by_alias=True, warnings="error")
+
+
+def _encode_dumped(value: Any) -> bytes:
+    return _encode_any(_encode_foreign(value))
+
+
+_encode_any = msgspec.json.Encoder(enc_hook=_encode_foreign).encode

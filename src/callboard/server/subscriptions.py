@@ -1,0 +1,202 @@
+"""`subscriptions/listen`: streams of "something changed", and who gets what.
+
+Rules:
+    1. The acknowledgement is the first thing on a stream (SB-03); it names what was asked, granted and advertised, nothing else (SB-04).
+    2. Every frame is tagged with the id of the listen request, JSON type kept (SB-05, MT-08).
+    3. What a stream gets is decided in one place, `_Listener.wants`: kinds it asked for, URIs it named (SB-02). Nothing that belongs to a
+       request can come here: only this module emits on a listen stream (HM-16).
+    4. A place is taken by `_Admission` and given back however the stream dies.
+    5. A slow listener costs bounded memory: equal notices that wait replace each other; past the exchange's cap the stream is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from callboard.core.exchange import Exchange
+from callboard.core.outcome import Reply
+from callboard.core.uri import UriTemplate
+from callboard.errors import Fail, Reason
+from callboard.server.context import Context, ListenLimits
+from callboard.stores.base import Bus
+from callboard.wire.jsonrpc import encode
+from callboard.wire.v2026_07_28 import SubscriptionFilter
+
+__all__ = ["Hub"]
+
+_SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+_TOPIC = "callboard.changes"
+# The filter's field, its wire name, and the kind of change it lets through.
+_KINDS = (
+    ("tools_list_changed", "toolsListChanged", "tools"),
+    ("prompts_list_changed", "promptsListChanged", "prompts"),
+    ("resources_list_changed", "resourcesListChanged", "resources"),
+)
+
+
+class _Change(msgspec.Struct):
+    """What travels on the Bus."""
+
+    kind: str
+    uri: str | None = None
+
+
+_decode_change = msgspec.json.Decoder(_Change).decode
+
+
+class _Listener:
+    __slots__ = ("closed", "exchange", "kinds", "principal", "tag", "templates", "uris", "workers")
+
+    def __init__(self, ctx: Context, kinds: frozenset[str], uris: frozenset[str], templates: tuple[UriTemplate, ...]) -> None:
+        self.exchange: Exchange = ctx.exchange
+        self.principal = ctx.principal
+        self.workers = ctx.mount.workers
+        self.closed: asyncio.Future[None] = self.workers.loop.create_future()
+        self.tag = encode({_SUBSCRIPTION_ID: ctx.request_id})
+        self.kinds = kinds
+        self.uris = uris
+        self.templates = templates
+
+    def wants(self, change: _Change) -> bool:
+        if change.uri is None:
+            return change.kind in self.kinds
+        return change.uri in self.uris or any(template.match(change.uri) is not None for template in self.templates)
+
+    def notify(self, change: _Change) -> None:
+        if change.uri is None:
+            head, key = b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed","params":{' % change.kind.encode(), change.kind
+        else:
+            head, key = b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%b,' % encode(change.uri), change.uri
+        self.exchange.emit(b'%b"_meta":%b}}' % (head, self.tag), key=key)
+
+
+class Hub:
+    """The open listen streams of one server.
+
+    Args:
+        bus: What carries changes, between processes too.
+    """
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._listeners: dict[_Listener, None] = {}
+        self._per_principal: Counter[str] = Counter()
+        self._subscribed = False
+
+    def __len__(self) -> int:
+        """How many streams are open."""
+        return len(self._listeners)
+
+    def publish(self, kind: str, uri: str | None = None) -> None:
+        """Tell every stream that wants it; from any thread.
+
+        Args:
+            kind: `tools`, `prompts` or `resources`.
+            uri: The resource that was updated; None when the list changed.
+        """
+        self._bus.publish(_TOPIC, encode(_Change(kind, uri)))
+
+    async def listen(self, ctx: Context, asked: SubscriptionFilter) -> Reply:
+        """Serve one stream until the server closes it.
+
+        Returns:
+            The closing result (SB-09).
+
+        Raises:
+            Fail: The client can't stream, or there are too many streams.
+        """
+        limits = ctx.mount.listen_limits
+        if limits is None:
+            raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
+        if not ctx.exchange.streams:
+            raise Fail(Reason.NOT_ACCEPTABLE, "subscriptions/listen answers with a stream: Accept must allow text/event-stream.")
+        granted, listener = self._grant(ctx, asked)
+        self._admit(ctx.principal, limits)
+        self._listeners[listener] = None
+        lifetime = listener.workers.loop.call_later(limits.lifetime, _close, listener)
+        try:
+            params = encode(granted)
+            ack = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":%b,"_meta":%b}}'
+            ctx.exchange.emit(ack % (params, listener.tag))
+            await listener.closed
+        finally:
+            lifetime.cancel()
+            self._drop(listener)
+        return Reply({"_meta": {_SUBSCRIPTION_ID: ctx.request_id}})
+
+    def close(self) -> None:
+        """End every stream in good order."""
+        for listener in list(self._listeners):
+            self._tell(listener, _close, listener)
+
+    def _grant(self, ctx: Context, asked: SubscriptionFilter) -> tuple[dict[str, Any], _Listener]:
+        capabilities = ctx.server.capabilities(listens=True)
+        granted: dict[str, Any] = {}
+        kinds: set[str] = set()
+        for field, wire_name, kind in _KINDS:
+            if getattr(asked, field) is True and capabilities.get(kind, {}).get("listChanged"):
+                granted[wire_name] = True
+                kinds.add(kind)
+        uris: list[str] = []
+        templates: list[UriTemplate] = []
+        wanted = asked.resource_subscriptions
+        if isinstance(wanted, list) and capabilities.get("resources", {}).get("subscribe"):
+            registry = ctx.server.registry
+            for uri in dict.fromkeys(wanted):
+                if uri in registry.templates:
+                    templates.append(registry.templates[uri].uri_template)
+                elif uri not in registry.resources and registry.find_template(uri) is None:
+                    continue
+                uris.append(uri)
+            granted["resourceSubscriptions"] = uris
+        return granted, _Listener(ctx, frozenset(kinds), frozenset(uris), tuple(templates))
+
+    def _admit(self, principal: str | None, limits: ListenLimits) -> None:
+        if len(self._listeners) >= limits.total:
+            raise Fail(Reason.OVERLOADED, f"There are {limits.total} listen streams already (max_listens): try again later.")
+        if principal is not None:
+            if self._per_principal[principal] >= limits.per_principal:
+                text = f"You have {limits.per_principal} listen streams already (max_listens_per_principal): close one."
+                raise Fail(Reason.OVERLOADED, text)
+            self._per_principal[principal] += 1
+        if not self._subscribed:
+            self._subscribed = True
+            self._bus.subscribe(_TOPIC, self._deliver)
+
+    def _drop(self, listener: _Listener) -> None:
+        principal = listener.principal
+        if listener not in self._listeners:
+            return
+        del self._listeners[listener]
+        if principal is not None:
+            self._per_principal[principal] -= 1
+            if self._per_principal[principal] <= 0:
+                del self._per_principal[principal]
+
+    def _deliver(self, message: bytes) -> None:
+        change = _decode_change(message)
+        here = threading.get_ident()
+        for listener in list(self._listeners):
+            if not listener.wants(change):
+                continue
+            if listener.workers.thread == here:
+                listener.notify(change)
+            else:
+                self._tell(listener, listener.notify, change)
+
+    def _tell(self, listener: _Listener, call: Callable[..., None], *args: Any) -> None:
+        try:
+            listener.workers.loop.call_soon_threadsafe(call, *args)
+        except RuntimeError:
+            self._drop(listener)  # its loop was closed under it
+
+
+def _close(listener: _Listener) -> None:
+    if not listener.closed.done():
+        listener.closed.set_result(None)

@@ -1,0 +1,119 @@
+"""Bounded threads for `def` functions: a blocking function must not stop the event loop (field case A20).
+
+A thread that a cancelled request left behind counts until its function returns; past the bound new work is refused at once. Threads are
+daemons: a function that never returns can't keep the process from exiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from callboard.errors import Fail, Reason
+
+__all__ = ["MAX_THREADS", "MAX_WAITING", "Workers"]
+
+T = TypeVar("T")
+MAX_THREADS = 40
+MAX_WAITING = 200
+_Job = Callable[[], None]
+
+
+class Workers:
+    """The threads of one event loop.
+
+    Args:
+        loop: The loop that results go back to.
+        max_threads: How many functions run at once.
+        max_waiting: How many more may wait for a thread; past that `run` raises `Fail(OVERLOADED)`.
+    """
+
+    __slots__ = ("_jobs", "_threads", "busy", "loop", "max_threads", "max_waiting", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, max_threads: int = MAX_THREADS, max_waiting: int = MAX_WAITING) -> None:
+        self.loop = loop
+        self.thread = threading.get_ident()
+        self.max_threads = max_threads
+        self.max_waiting = max_waiting
+        self.busy = 0
+        self._threads = 0
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+
+    async def run(self, function: Callable[..., T], kwargs: dict[str, Any]) -> T:
+        """Call `function(**kwargs)` on a thread, with this task's context variables.
+
+        Raises:
+            Fail: All threads are busy and too much waits already (OVERLOADED).
+        """
+        if self.busy >= self.max_threads + self.max_waiting:
+            raise Fail(Reason.OVERLOADED, f"All {self.max_threads} threads are busy and {self.max_waiting} calls wait: try again later.")
+        loop = self.loop
+        future: asyncio.Future[T] = loop.create_future()
+        context = copy_context()
+
+        # Whoever takes the ticket first decides: a thread to run the job, or its cancelled caller to drop it.
+        ticket = [True]
+
+        def job() -> None:
+            if not _take(ticket):
+                return
+            try:
+                value = context.run(function, **kwargs)
+            except BaseException as error:  # noqa: BLE001 - whatever ends the function is the caller's to see
+                self._settle(future.set_exception, future, _carried(error))
+            else:
+                self._settle(future.set_result, future, value)
+
+        self.busy += 1
+        if self.busy > self._threads < self.max_threads:
+            self._threads += 1
+            threading.Thread(target=self._work, name=f"callboard-{self._threads}", daemon=True).start()
+        self._jobs.put(job)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if _take(ticket):
+                self.busy -= 1
+            raise
+
+    def close(self) -> None:
+        """Let idle threads end; busy ones end with their function."""
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job
+
+    def _settle(self, setter: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
+        def settle() -> None:
+            self.busy -= 1
+            if not future.done():
+                setter(value)
+
+        try:
+            self.loop.call_soon_threadsafe(settle)
+        except RuntimeError:
+            return  # the loop has closed; nobody waits any more
+
+
+def _take(ticket: list[bool]) -> bool:
+    try:
+        return ticket.pop()
+    except IndexError:
+        return False
+
+
+def _carried(error: BaseException) -> BaseException:
+    """A future can't carry StopIteration, and a thread's SystemExit must not end the loop."""
+    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt | asyncio.CancelledError):
+        carried = RuntimeError(f"the function raised {type(error).__name__}")
+        carried.__cause__ = error
+        return carried
+    return error

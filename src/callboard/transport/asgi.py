@@ -1,0 +1,225 @@
+"""Streamable HTTP as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from callboard.core.era import classify
+from callboard.core.modern import render_fail
+from callboard.errors import Fail, Reason
+from callboard.transport.endpoint import Endpoint
+from callboard.transport.security import HttpRules, accepted_types, check, check_caller, check_media
+from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream
+from callboard.wire.jsonrpc import Malformed, Message, RawNotification, RawRequest, decode
+
+__all__ = ["App"]
+
+_log = logging.getLogger("callboard")
+# Distinct callers and Accept headers whose verdict is remembered; a client that makes up new ones costs no more than these.
+_REMEMBERED = 256
+_ALLOW = (b"allow", b"POST")
+_CLOSE = (b"connection", b"close")
+_CORS_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
+K = TypeVar("K")
+V = TypeVar("V")
+_Headers = list[tuple[bytes, bytes]]
+
+
+class App:
+    """A server's MCP endpoint.
+
+    Serves `path` when it is the whole application, the mount point when it is mounted, and any path that a router sends to it, each with
+    or without a trailing slash. Needs no lifespan events: without them it starts with the first request.
+
+    Args:
+        endpoint: The server, ready to be served.
+        rules: What requests are accepted.
+        path: Where the endpoint is.
+        keep_alive: Seconds; longest silence on a stream. None for no keep-alive.
+        json_only: Whether every answer is JSON: no progress, no logs, no listen streams.
+        cors: Whether to answer preflights of, and expose headers to, the origins of `rules`.
+        principal: Tells from the ASGI scope who is asking; None when nobody is.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        rules: HttpRules,
+        *,
+        path: str = "/mcp",
+        keep_alive: float | None = 15.0,
+        json_only: bool = False,
+        cors: bool = False,
+        principal: Callable[[Scope], str | None] | None = None,
+    ) -> None:
+        self.endpoint = endpoint
+        self.rules = rules
+        self._path = "/" + path.strip("/")
+        self._pulse = Pulse(keep_alive)
+        self._json_only = json_only
+        self._cors = cors
+        self._principal = principal
+        self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
+        self._callers: dict[tuple[str | None, bytes | None, bytes | None], Fail | None] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "lifespan":
+            await self._serve_lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        if (fail := self._check(scope, headers)) is not None:
+            await self._refuse(send, fail, _closing(scope) if fail.reason is Reason.BODY_TOO_LARGE else [])
+            return
+        extra: _Headers = []
+        if self._cors and (origin := headers.get(b"origin")) is not None and origin.decode("latin-1").lower() in self.rules.origins:
+            extra = [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _CORS_EXPOSED), (b"vary", b"origin")]
+        if scope["method"] != "POST":
+            await self._serve_other(scope["method"], headers, send, extra)
+        elif (fail := check_media(headers)) is not None:
+            await self._refuse(send, fail, extra)
+        else:
+            await self._serve_post(scope, headers, receive, send, extra)
+
+    async def _serve_post(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send, extra: _Headers) -> None:
+        accept = headers.get(b"accept")
+        accepted = self._accepts.get(accept) or _remember(self._accepts, accept, accepted_types(accept))
+        if accepted == (False, False) or (self._json_only and not accepted[0]):
+            await self._refuse(send, Fail(Reason.NOT_ACCEPTABLE), extra)
+            return
+        received = await receive()
+        if received["type"] != "http.request":
+            return
+        body: bytes | None = received.get("body", b"")
+        if received.get("more_body") or (body and len(body) > self.rules.max_body):
+            body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
+        if body is None:
+            await self._refuse(
+                send, Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body)."), [*extra, _CLOSE]
+            )
+            return
+        message = decode(body)
+        if not isinstance(message, RawRequest):
+            await self._serve_other_message(message, headers, send, extra)
+            return
+        era = classify(self.endpoint.eras, message, headers)
+        try:
+            mount = await self.endpoint.open()
+        except Exception:  # noqa: BLE001 - user code; the client learns that there is no server
+            _log.exception("The server's lifespan failed.")
+            status, answer = era.render(message.id, Fail(Reason.INTERNAL, "The server could not start."), None)
+            await _send_answer(send, max(status, 500), answer, extra)
+            return
+        stream = Stream(receive, send, self._pulse, extra, streams=accepted[1] and not self._json_only, streams_only=not accepted[0])
+        principal = None if self._principal is None else self._principal(scope)
+        answering = self.endpoint.answer(
+            mount, era, message, stream.exchange, headers=headers, principal=principal, scope_state=scope.get("state")
+        )
+        await stream.run(answering)
+
+    async def _serve_other_message(self, message: Message, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
+        """What is no request: a notification is accepted (HM-07), the rest has no place in a body of the current protocol (HM-06)."""
+        if isinstance(message, RawNotification):
+            fail = classify(self.endpoint.eras, message, headers).notice(message, headers)
+            if fail is None:
+                await _send_answer(send, 202, b"", extra)
+                return
+        elif isinstance(message, Malformed):
+            status, answer = render_fail(message.id, message.fail)
+            await _send_answer(send, status, answer, extra)
+            return
+        else:
+            fail = Fail(Reason.INVALID_REQUEST, "The body must be one request or notification: no response, and no batch.")
+        await self._refuse(send, fail, extra)
+
+    async def _serve_other(self, method: str, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
+        """Other HTTP methods: a CORS preflight where CORS is on, else 405 (HM-20)."""
+        if method == "OPTIONS" and extra:
+            asked = headers.get(b"access-control-request-headers", b"content-type, mcp-protocol-version, mcp-method, mcp-name")
+            allow = [
+                (b"access-control-allow-methods", b"POST"),
+                (b"access-control-allow-headers", asked),
+                (b"access-control-max-age", b"600"),
+            ]
+            await _send_answer(send, 204, b"", [*extra, *allow])
+            return
+        await self._refuse(send, Fail(Reason.HTTP_METHOD), [*extra, _ALLOW])
+
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            kind = (await receive())["type"]
+            step = self.endpoint.open if kind == "lifespan.startup" else self.endpoint.close
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001 - user code; the ASGI server is told
+                _log.exception("The server's lifespan failed.")
+                await send({"type": f"{kind}.failed", "message": f"{type(error).__name__}: {error}"})
+                return
+            await send({"type": f"{kind}.complete"})
+            if kind == "lifespan.shutdown":
+                return
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> Fail | None:
+        """Who asks, for what, and in what shape: in this order."""
+        client = scope.get("client")
+        caller = (None if client is None else client[0], headers.get(b"host"), headers.get(b"origin"))
+        try:
+            fail = self._callers[caller]
+        except KeyError:
+            fail = _remember(self._callers, caller, check_caller(self.rules, *caller))
+        if fail is None and scope["path"] != self._path:
+            fail = self._locate(scope)
+        return fail or check(self.rules, scope, headers)
+
+    def _locate(self, scope: Scope) -> Fail | None:
+        """Whether the request is for this endpoint; see the class."""
+        path, root = scope["path"], scope.get("root_path", "")
+        if path.rstrip("/") == self._path or scope.get("endpoint") is self:
+            return None
+        inner = path[len(root) :] if root and path.startswith(root) else path
+        if inner.rstrip("/") in {self._path, "" if root else self._path}:
+            return None
+        return Fail(Reason.PATH, f"There is no MCP endpoint at this path; it is at {self._path}.")
+
+    async def _refuse(self, send: Send, fail: Fail, extra: _Headers) -> None:
+        status, answer = render_fail(None, fail)
+        await _send_answer(send, status, answer, extra)
+
+
+def _closing(scope: Scope) -> _Headers:
+    """Ask for the connection's end where the protocol has a header for it (HTTP/2 and later forbid it)."""
+    return [_CLOSE] if scope.get("http_version", "1.1").startswith("1") else []
+
+
+def _remember(memory: dict[K, V], key: K, verdict: V) -> V:
+    if len(memory) >= _REMEMBERED:
+        memory.clear()
+    memory[key] = verdict
+    return verdict
+
+
+async def _read_rest(body: bytes, receive: Receive, limit: int, *, more: bool) -> bytes | None:
+    """The whole body, or None when it is larger than the limit."""
+    parts, size = [body], len(body)
+    while more and size <= limit:
+        received = await receive()
+        if received["type"] != "http.request":
+            return b""
+        part = received.get("body", b"")
+        parts.append(part)
+        size += len(part)
+        more = received.get("more_body", False)
+    return None if size > limit else b"".join(parts)
+
+
+async def _send_answer(send: Send, status: int, body: bytes, extra: _Headers) -> None:
+    headers: _Headers = [*extra, (b"content-length", b"%d" % len(body))]
+    if body:
+        headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,308 @@
+"""The server's side of one stream of JSON-RPC lines (SD-01): what stdio and in-memory connections share.
+
+Rules:
+    1. A line that is no message is answered, with its id where that can be read (A37, JR-09). Blank lines are none; a response has no
+       addressee here (JR-06) and is passed over.
+    2. Every request runs in a task of its own. An id is taken from the request to its answer: a second request with it is refused.
+    3. A cancelled request is never answered (CN-04), a finished one can't be cancelled (CN-06): each id has at most one terminal message.
+    4. A listen stream that the server ends gets its closing result (SB-09), then `notifications/cancelled` (CN-03). In this order: the
+       official clients take whichever comes first for the end, and only the result for a graceful one.
+    5. One write at a time. What is said in one turn of the loop leaves in one write; while the client does not read, notes wait in their
+       exchanges, which coalesce and bound them, and answers wait here. Past `MAX_BACKLOG` of those nothing more should be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+import msgspec
+
+from callboard.core.era import Era, classify
+from callboard.core.exchange import HARD_CAP, Exchange
+from callboard.core.modern import render_fail
+from callboard.errors import Fail, Reason
+from callboard.server.context import Mount
+from callboard.transport.endpoint import Endpoint
+from callboard.wire.jsonrpc import Malformed, RawNotification, RawRequest, RawResponse, RequestId, decode, encode_notification
+
+__all__ = ["MAX_BACKLOG", "MAX_CALLS", "MAX_LINE", "Lines", "Pipe", "WriteLines"]
+
+# Bytes of one line; a message of a client is more than an HTTP body may be, since there is no other way to send it.
+MAX_LINE = 16 * 1024 * 1024
+# Requests in flight on one stream.
+MAX_CALLS = 4096
+# Bytes of answers that wait for a client that does not read.
+MAX_BACKLOG = 16 * 1024 * 1024
+# Seconds that cancelled work and last words get.
+SETTLE = 0.15
+
+_CANCELLED = "notifications/cancelled"
+_log = logging.getLogger("callboard")
+
+# Takes encoded messages, in order, to write each as one line. Returns None when that is done, else something to await until it is.
+WriteLines = Callable[[list[bytes]], Awaitable[None] | None]
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
+    reason: str | None = None
+
+
+_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
+
+
+class Lines:
+    """Cuts a stream of bytes into lines. Sans-IO.
+
+    Args:
+        max_line: Bytes of the longest line. Of a longer one comes a beginning that is longer too; the rest of it is skipped, not kept.
+    """
+
+    __slots__ = ("_held", "_max_line", "_size", "_skipping")
+
+    def __init__(self, max_line: int = MAX_LINE) -> None:
+        self._max_line = max_line
+        self._held: list[bytes] = []
+        self._size = 0
+        self._skipping = False
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take the next bytes; the lines that are complete with them, without their ends."""
+        *lines, rest = data.split(b"\n")
+        if lines and self._skipping:
+            self._skipping = False
+            del lines[0]
+        elif lines and self._held:
+            lines[0] = self._release(lines[0])
+        if rest and not self._skipping:
+            self._held.append(rest)
+            self._size += len(rest)
+            if self._size > self._max_line:
+                self._skipping = True
+                lines.append(self._release(b""))
+        return lines
+
+    def end(self) -> bytes:
+        """The last line, where the stream ended without a line end; empty when there is none."""
+        return self._release(b"")
+
+    def _release(self, last: bytes) -> bytes:
+        held, self._held, self._size = self._held, [], 0
+        return b"".join((*held, last))
+
+
+class _Call:
+    """One request in flight."""
+
+    __slots__ = ("era", "exchange", "listens", "task")
+
+    def __init__(self, era: Era, exchange: Exchange, *, listens: bool) -> None:
+        self.era = era
+        self.exchange = exchange
+        self.listens = listens
+        self.task: asyncio.Task[None] | None = None
+
+
+class Pipe:
+    """Serves one client over lines; see the module for its rules.
+
+    Args:
+        endpoint: The server.
+        mount: What its `open` returned, on this event loop.
+        write: Where lines go.
+        max_line: Bytes of the longest line that is read.
+    """
+
+    def __init__(self, endpoint: Endpoint, mount: Mount, write: WriteLines, *, max_line: int = MAX_LINE) -> None:
+        self._endpoint = endpoint
+        self._mount = mount
+        self._write = write
+        self._max_line = max_line
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[RequestId, _Call] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._noisy: dict[RequestId, None] = {}
+        self._said: list[bytes] = []
+        self._backlog = 0
+        self._scheduled = False
+        self._writer: asyncio.Task[None] | None = None
+        self._drained: list[Callable[[], None]] = []
+
+    @property
+    def congested(self) -> bool:
+        """Whether so many answers wait that no more requests should be read."""
+        return self._backlog > MAX_BACKLOG
+
+    def when_drained(self, call: Callable[[], None]) -> None:
+        """Have `call` called once when the client has caught up."""
+        self._drained.append(call)
+
+    def feed(self, line: bytes) -> None:
+        """Take one line, without its end; a carriage return is harmless (A36)."""
+        if len(line) > self._max_line:
+            self._refuse(None, Fail(Reason.BODY_TOO_LARGE, f"The line has more than {self._max_line} bytes (max_line)."))
+            return
+        if not line or line.isspace():
+            return
+        message = decode(line)
+        if isinstance(message, RawRequest):
+            self._start(message)
+        elif isinstance(message, RawNotification):
+            self._notice(message)
+        elif isinstance(message, Malformed):
+            self._refuse(message.id, message.fail)
+        elif isinstance(message, RawResponse):
+            _log.debug("Ignored a response of the client: this server asks nothing (JR-06).")
+        else:
+            self._refuse(None, Fail(Reason.INVALID_REQUEST, "A line must be one message: there are no batches."))
+
+    async def drain(self, grace: float) -> int:
+        """Give running requests time to be answered, then cancel them. Listen streams go on.
+
+        Args:
+            grace: Seconds until they are cancelled.
+
+        Returns:
+            How many were cancelled.
+        """
+        until = self._loop.time() + grace
+        await self._settle({call.task for call in self._calls.values() if not call.listens}, grace)
+        late = [request_id for request_id, call in self._calls.items() if not call.listens]
+        for request_id in late:
+            self._cancel(request_id)
+        if late:
+            await self._settle(self._leaving)
+        await self._settle({self._writer}, until - self._loop.time())
+        return len(late)
+
+    async def close(self) -> None:
+        """End it within bounded time: what the endpoint ended may have its last words, the rest is cancelled."""
+        await self._settle({call.task for call in self._calls.values()})
+        for request_id in list(self._calls):
+            self._cancel(request_id)
+        self._pump()
+        await self._settle({self._writer})
+        if self._writer is not None:
+            self._writer.cancel()
+
+    async def _settle(self, tasks: Iterable[asyncio.Task[None] | None], seconds: float = SETTLE) -> None:
+        running = {task for task in tasks if task is not None}
+        if running and seconds > 0:
+            await asyncio.wait(running, timeout=seconds)
+
+    def _start(self, message: RawRequest) -> None:
+        request_id = message.id
+        if request_id in self._calls:
+            self._refuse(request_id, Fail(Reason.DUPLICATE_ID))
+            return
+        if len(self._calls) >= MAX_CALLS:
+            self._refuse(request_id, Fail(Reason.OVERLOADED, f"There are {MAX_CALLS} requests in flight already: try again later."))
+            return
+        era = classify(self._endpoint.eras, message, None)
+        exchange = Exchange(partial(self._wake, request_id))
+        call = self._calls[request_id] = _Call(era, exchange, listens=message.method == "subscriptions/listen")
+        call.task = self._loop.create_task(self._serve(message, call))
+
+    async def _serve(self, message: RawRequest, call: _Call) -> None:
+        request_id = message.id
+        try:
+            await self._endpoint.answer(self._mount, call.era, message, call.exchange)
+        except asyncio.CancelledError:
+            if self._calls.get(request_id) is call:  # not our doing: its own code cancelled it
+                self._give_up(request_id, Fail(Reason.INTERNAL))
+            raise
+        if self._calls.get(request_id) is call:
+            del self._calls[request_id]
+            self._noisy.pop(request_id, None)
+            write = call.exchange.take()
+            if write is not None:
+                lines = write.notes
+                if call.listens and (write.streaming or not write.status):
+                    lines.append(encode_notification(_CANCELLED, {"requestId": request_id}))
+                self._say(lines)
+
+    def _notice(self, message: RawNotification) -> None:
+        if message.method != _CANCELLED:
+            _log.debug("Ignored a notification: %.80r", message.method)
+            return
+        try:
+            cancelled = _decode_cancelled(message.params or b"{}")
+        except msgspec.DecodeError as error:
+            _log.debug("Ignored a cancellation: %s", error)
+            return
+        _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
+        self._cancel(cancelled.request_id)
+
+    def _cancel(self, request_id: RequestId) -> None:
+        """Stop a request without an answer; nothing happens when it is not in flight."""
+        call = self._calls.pop(request_id, None)
+        if call is None or call.task is None:
+            return
+        self._noisy.pop(request_id, None)
+        call.exchange.cancel()
+        self._leaving.add(call.task)
+        call.task.add_done_callback(self._leaving.discard)
+        call.task.cancel()
+
+    def _give_up(self, request_id: RequestId, fail: Fail) -> None:
+        """Stop a request with an error: nobody else would tell the client."""
+        call = self._calls[request_id]
+        self._cancel(request_id)
+        lines = [call.era.render(request_id, fail, None)[1]]
+        if call.listens:
+            lines.append(encode_notification(_CANCELLED, {"requestId": request_id}))
+        self._say(lines)
+
+    def _refuse(self, request_id: RequestId | None, fail: Fail) -> None:
+        self._say([render_fail(request_id, fail)[1]])
+
+    def _wake(self, request_id: RequestId) -> None:
+        """Something of this request waits to be written, or too much."""
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        if call.exchange.overflowed:
+            self._give_up(request_id, Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread."))
+            return
+        self._noisy[request_id] = None
+        self._schedule()
+
+    def _say(self, lines: list[bytes]) -> None:
+        self._said += lines
+        self._backlog += sum(map(len, lines))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._writer is not None or self._scheduled:
+            return
+        if self._calls:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+        else:
+            self._pump()
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        if self._writer is not None:
+            return
+        lines, self._said, self._backlog = self._said, [], 0
+        noisy, self._noisy = self._noisy, {}
+        for request_id in noisy:
+            write = self._calls[request_id].exchange.take()
+            if write is not None:
+                lines += write.notes
+        if lines and (waiting := self._write(lines)) is not None:
+            self._writer = self._loop.create_task(self._wait(waiting))
+        drained, self._drained = self._drained, []
+        for call in drained:
+            call()
+
+    async def _wait(self, waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        finally:
+            self._writer = None
+        self._pump()

@@ -1,0 +1,234 @@
+"""The asyncio shell around one exchange over HTTP: it writes, it watches for the client going away, it keeps streams alive.
+
+It decides nothing: the exchange says what to write. A call that never suspends costs no task and no timer here: its request's own task
+writes head and body. The first suspension starts a timer, and only a call that takes longer starts the watcher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from types import coroutine
+from typing import Any, TypeAlias
+
+from callboard.core.exchange import Exchange, State, Write
+from callboard.core.sse import comment
+
+__all__ = ["Pulse", "Receive", "Scope", "Send", "Stream"]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+# Seconds that a suspended call is left alone before somebody watches for its client to go away.
+WATCH_AFTER = 0.05
+_JSON_TYPE = (b"content-type", b"application/json")
+# X-Accel-Buffering: HM-12.
+_SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_COMMENT = comment()
+
+
+class Pulse:
+    """Keep-alive comments for all open streams of one app (HM-13): one timer, running only while there are streams.
+
+    Args:
+        seconds: Longest silence on a stream; None for no keep-alive.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._streams: dict[Stream, None] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def join(self, stream: Stream) -> None:
+        """Keep a stream alive from now on."""
+        if self._seconds is None:
+            return
+        self._streams[stream] = None
+        if self._loop is not stream.loop:
+            self._loop = stream.loop
+            self._timer = stream.loop.call_later(self._seconds / 2, self._beat, stream.loop)
+
+    def leave(self, stream: Stream) -> None:
+        """Forget a stream."""
+        self._streams.pop(stream, None)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._seconds is not None
+        for stream in list(self._streams):
+            if stream.loop is loop:
+                stream.beat()
+            else:
+                del self._streams[stream]  # its loop is gone
+        if self._streams:
+            self._timer = loop.call_later(self._seconds / 2, self._beat, loop)
+        else:
+            self._loop = self._timer = None
+
+
+class Stream:
+    """Writes one exchange.
+
+    Args:
+        receive: ASGI receive.
+        send: ASGI send.
+        pulse: Keep-alive of the app.
+        headers: Headers for every head, beside the content type.
+    """
+
+    __slots__ = (
+        "_headers",
+        "_pulse",
+        "_quiet",
+        "_receive",
+        "_scheduled",
+        "_send",
+        "_task",
+        "_timer",
+        "_watcher",
+        "_writer",
+        "exchange",
+        "loop",
+    )
+
+    def __init__(
+        self, receive: Receive, send: Send, pulse: Pulse, headers: list[tuple[bytes, bytes]], *, streams: bool, streams_only: bool
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.exchange = Exchange(self._wake, streams=streams, streams_only=streams_only)
+        self._receive = receive
+        self._send = send
+        self._pulse = pulse
+        self._headers = headers
+        self._quiet = False
+        self._scheduled = False
+        self._task: asyncio.Task[Any] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    async def run(self, answer: Coroutine[Any, Any, None]) -> None:
+        """Run what finishes the exchange in this task, and write all that comes of it.
+
+        Raises:
+            asyncio.CancelledError: Somebody else than the client cancelled this task.
+        """
+        exchange = self.exchange
+        try:
+            await _attended(answer, self._suspended)
+            if self._writer is not None:
+                await self._writer
+            while (write := exchange.take()) is not None:
+                await self._write(write)
+        except asyncio.CancelledError:
+            if not self._given_up():
+                raise
+        finally:
+            self._end()
+
+    def beat(self) -> None:
+        """Break a long silence."""
+        if self._quiet and self._writer is None and self.exchange.open:
+            self._writer = self.loop.create_task(self._write_waiting(_COMMENT))
+        self._quiet = True
+
+    def _wake(self) -> None:
+        if self.exchange.overflowed:
+            self._give_up()
+        elif self._writer is None and not self._scheduled:
+            # What is emitted in one turn of the loop leaves in one send.
+            self._scheduled = True
+            self.loop.call_soon(self._start_writer)
+
+    def _start_writer(self) -> None:
+        self._scheduled = False
+        if self._writer is None and self.exchange.open:
+            self._writer = self.loop.create_task(self._write_waiting())
+
+    async def _write_waiting(self, first: bytes = b"") -> None:
+        try:
+            if first:
+                await self._send({"type": "http.response.body", "body": first, "more_body": True})
+            while self.exchange.open and (write := self.exchange.take()) is not None:
+                await self._write(write)
+        except OSError:
+            self._give_up()
+        finally:
+            self._writer = None
+
+    async def _write(self, write: Write) -> None:
+        notes, status = write.notes, write.status
+        if status and not write.streaming:
+            body = notes[0] if notes else b""
+            headers = [*self._headers, (b"content-length", b"%d" % len(body))]
+            if body:
+                headers.append(_JSON_TYPE)
+            if status == 503:
+                headers.append((b"retry-after", b"1"))
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.body", "body": body})
+            return
+        if status:
+            if not write.last:
+                self._pulse.join(self)
+            await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *_SSE_HEADERS]})
+        self._quiet = False
+        body = b"data: " + b"\n\ndata: ".join(notes) + b"\n\n" if notes else b""
+        await self._send({"type": "http.response.body", "body": body, "more_body": not write.last})
+
+    def _suspended(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = self.loop.call_later(WATCH_AFTER, self._watch)
+
+    def _watch(self) -> None:
+        self._watcher = self.loop.create_task(self._watch_client())
+
+    async def _watch_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """The client is gone: its request is cancelled (HM-15)."""
+        self.exchange.cancel()
+        if self._writer is not None and self._writer is not asyncio.current_task():
+            self._writer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _given_up(self) -> bool:
+        return not self.exchange.open and self._task is not None and self._task.cancelling() == 1 and self._task.uncancel() == 0
+
+    def _end(self) -> None:
+        if self._timer is None and self.exchange.state is State.DONE:
+            return  # it never waited, so nothing was started
+        self.exchange.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._pulse.leave(self)
+
+
+@coroutine
+def _attended(work: Coroutine[Any, Any, None], suspended: Callable[[], None]) -> Generator[Any, Any, None]:
+    """Run a coroutine in this task and call `suspended` when it first waits for something."""
+    try:
+        waiting = work.send(None)
+    except StopIteration:
+        return
+    suspended()
+    while True:
+        try:
+            sent = yield waiting
+        except BaseException as error:  # noqa: BLE001 - thrown on into the coroutine
+            try:
+                waiting = work.throw(error)
+            except StopIteration:
+                return
+        else:
+            try:
+                waiting = work.send(sent)
+            except StopIteration:
+                return

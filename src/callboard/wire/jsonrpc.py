@@ -1,0 +1,255 @@
+"""JSON-RPC 2.0 on the wire: bytes to messages and back. The only parse of a body.
+
+Strict where leniency would hurt: UTF-8 is checked, NaN and duplicate envelope keys are refused, nesting is bounded. `params`, `result`
+and `error` stay raw, to be read once by whoever knows their type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import accumulate
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from callboard.errors import Fail, Reason
+
+__all__ = [
+    "MAX_DEPTH",
+    "Batch",
+    "Malformed",
+    "Message",
+    "RawNotification",
+    "RawRequest",
+    "RawResponse",
+    "RequestId",
+    "decode",
+    "encode",
+    "encode_error",
+    "encode_notification",
+    "encode_request",
+    "encode_result",
+]
+
+RequestId: TypeAlias = int | str
+MAX_DEPTH = 128
+_MAX_DIGITS = 4000
+
+
+class RawRequest(msgspec.Struct):
+    """A request whose `params` nobody has read yet (None when the key is absent)."""
+
+    id: RequestId
+    method: str
+    params: msgspec.Raw | None = None
+
+
+class RawNotification(msgspec.Struct):
+    """A notification whose `params` nobody has read yet."""
+
+    method: str
+    params: msgspec.Raw | None = None
+
+
+class RawResponse(msgspec.Struct):
+    """An answer to a request of ours; exactly one of `result` and `error` is there. `id` is None when the peer couldn't read it."""
+
+    id: RequestId | None
+    result: msgspec.Raw | None = None
+    error: msgspec.Raw | None = None
+
+
+class Malformed(msgspec.Struct):
+    """Bytes that are no message. `id` is the request's, where it could be read (JR-09)."""
+
+    fail: Fail
+    id: RequestId | None = None
+
+
+class Batch(msgspec.Struct):
+    """Several messages in one body, unread: only 2025-03-26 has them (JR-18, JR-20)."""
+
+    body: bytes
+
+
+Message: TypeAlias = RawRequest | RawNotification | RawResponse | Batch | Malformed
+
+
+class _Envelope(msgspec.Struct):
+    jsonrpc: Literal["2.0"]
+    id: RequestId | msgspec.UnsetType = msgspec.UNSET
+    method: str | msgspec.UnsetType = msgspec.UNSET
+    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+_ENVELOPE_KEYS = frozenset(_Envelope.__struct_fields__)
+_QUOTED_KEYS = tuple(f'"{key}"'.encode() for key in sorted(_ENVELOPE_KEYS))
+# An escaped ASCII letter could spell an envelope key that counting its plain form would miss.
+_ESCAPED_LETTER = re.compile(rb"\\u00[67]")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_BRACE = ord("{")
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
+    """Read one body or line.
+
+    Args:
+        body: The bytes, without the line's end.
+        max_depth: How deep objects and arrays may nest.
+
+    Returns:
+        The message; `Malformed` when the bytes are none. Never raises.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # JR-01: what is skipped or kept raw below would pass unchecked
+        envelope = _decode_envelope(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _diagnose(body, error, max_depth)
+    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+        return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
+    if _may_repeat(body):
+        params = envelope.params
+        # Without its params the message is small, whatever keys they have.
+        rest = body if params is msgspec.UNSET else body.replace(bytes(params), b"null", 1)
+        if _may_repeat(rest) and (duplicate := _duplicate_key(rest)):
+            return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.'))
+    return _classify(envelope)
+
+
+def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse | Malformed:
+    method, params = envelope.method, envelope.params
+    request_id = envelope.id
+    if method is not msgspec.UNSET:
+        given = None if params is msgspec.UNSET else params
+        if given is not None and memoryview(given)[0] != _BRACE:
+            known = None if request_id is msgspec.UNSET else request_id
+            return Malformed(Fail(Reason.INVALID_REQUEST, "params must be an object."), known)
+        if request_id is msgspec.UNSET:
+            return RawNotification(method, given)
+        return RawRequest(request_id, method, given)
+    answer_id = None if request_id is msgspec.UNSET else request_id
+    if envelope.result is not msgspec.UNSET and envelope.error is msgspec.UNSET:
+        return RawResponse(answer_id, result=envelope.result)
+    if envelope.error is not msgspec.UNSET and envelope.result is msgspec.UNSET:
+        return RawResponse(answer_id, error=envelope.error)
+    return Malformed(Fail(Reason.INVALID_REQUEST, "The message has no method."), answer_id)
+
+
+def _may_repeat(body: bytes) -> bool:
+    for key in _QUOTED_KEYS:
+        if body.count(key) > 1:
+            return True
+    return _ESCAPED_LETTER.search(body) is not None
+
+
+def _depth(body: bytes) -> int:
+    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def _duplicate_key(body: bytes) -> str | None:
+    """First envelope key that the body's outermost object has twice."""
+    pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen and key in _ENVELOPE_KEYS:
+            return key
+        seen.add(key)
+    return None
+
+
+def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
+    """What is wrong with a body that is no envelope, and whose request it was (JR-09: the id only where it can be read)."""
+    if isinstance(error, RecursionError):
+        return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
+    if isinstance(error, UnicodeDecodeError):
+        return Malformed(Fail(Reason.PARSE, "The message is not valid UTF-8."))
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return _diagnose_unreadable(body)
+    if isinstance(value, list):
+        return Batch(body) if value else Malformed(Fail(Reason.INVALID_REQUEST, "The message is an empty array."))
+    if not isinstance(value, dict):
+        return Malformed(Fail(Reason.INVALID_REQUEST, "The message is not a JSON object."))
+    known = _known_id(value.get("id"))
+    return Malformed(Fail(Reason.INVALID_REQUEST, _complaint(value, known)), known)
+
+
+def _diagnose_unreadable(body: bytes) -> Malformed:
+    """Half of a surrogate pair, or a number that no float holds, is JSON by its grammar: then the id can be read (SA06)."""
+    try:
+        value = json.loads(body.decode(), parse_int=_read_int, parse_float=str, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return Malformed(Fail(Reason.PARSE))
+    known = _known_id(value.get("id")) if isinstance(value, dict) else None
+    return Malformed(Fail(Reason.INVALID_PARAMS, "The message has half of a surrogate pair, or a number out of range, in it."), known)
+
+
+def _read_int(digits: str) -> int | str:
+    return int(digits) if len(digits) <= _MAX_DIGITS else digits
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _known_id(value: Any) -> RequestId | None:
+    if isinstance(value, str):
+        return value if value.isascii() or _is_encodable(value) else None
+    return value if type(value) is int else None
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _complaint(value: dict[str, Any], known: RequestId | None) -> str:
+    if value.get("jsonrpc") != "2.0":
+        return 'The key "jsonrpc" must be "2.0".'
+    if "id" in value and known is None:
+        return 'The key "id" must be a string or an integer.'
+    if not isinstance(value.get("method", ""), str):
+        return 'The key "method" must be a string.'
+    return Fail(Reason.INVALID_REQUEST).text
+
+
+def encode_request(request_id: RequestId, method: str, params: Any) -> bytes:
+    """Encode a request. `params` is anything msgspec encodes to an object."""
+    return encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+
+
+def encode_notification(method: str, params: Any = None) -> bytes:
+    """Encode a notification; without `params` when None."""
+    if params is None:
+        return encode({"jsonrpc": "2.0", "method": method})
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def encode_result(request_id: RequestId, result: Any) -> bytes:
+    """Encode a success response with the request's id, JSON type kept (JR-02)."""
+    return encode({"jsonrpc": "2.0", "id": request_id, "result": result})
+
+
+def encode_error(request_id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
+    """Encode an error response; the id is left out when it could not be read (JR-09)."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    if request_id is None:
+        return encode({"jsonrpc": "2.0", "error": error})
+    return encode({"jsonrpc": "2.0", "id": request_id, "error": error})

@@ -1,0 +1,286 @@
+"""Runs the official MCP conformance suite against tests/conformance/server.py.
+
+    make conformance                                    every leg that the server claims
+    make conformance ARGS="--scenario 'tools-.*' -v"    some scenarios, with every check that fell short
+    make conformance ARGS="--leg 2025-11-25"            a leg that is not claimed yet
+
+A leg is one version of the suite speaking one version of the protocol. Each scenario gets a process of its own and is judged by the
+checks it writes down, since the suite's exit status passes warnings over. A scenario that falls short must stand in expected.json
+with its reason; one that stands there and passes is an error too. docs/conformance.md says more.
+"""
+# ruff: noqa: T201 - a command that reports
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+HOME = Path(os.environ.get("CONFORMANCE_HOME") or ROOT / ".cache" / "conformance")
+
+Check = Mapping[str, Any]
+Expected = Mapping[str, Mapping[str, str]]
+
+NODE = "node@22"  # both suites stop with a SyntaxError on older ones
+PACKAGE = "@modelcontextprotocol/conformance"
+STARTUP = 20.0  # seconds until the fixture must listen
+SHORT = ("FAILURE", "WARNING", "SKIPPED")
+
+
+class Leg(NamedTuple):
+    """One version of the suite speaking one version of the protocol.
+
+    Attributes:
+        suite: Version of the npm package.
+        tag: What the suite's list calls this leg's scenarios; every scenario when empty.
+        claimed: Whether the server says that it can do this, so that falling short is an error.
+        arguments: What the suite must be told to speak that version.
+    """
+
+    suite: str
+    tag: str
+    claimed: bool
+    arguments: tuple[str, ...] = ()
+
+
+OLD, NEW = "0.1.16", "0.2.0-alpha.12"
+LEGS = {
+    "2026-07-28": Leg(NEW, "2026-07-28", claimed=True, arguments=("--spec-version", "2026-07-28")),
+    "2025-11-25": Leg(NEW, "2025-11-25", claimed=False, arguments=("--spec-version", "2025-11-25")),
+    "2025-06-18": Leg(NEW, "2025-06-18", claimed=False, arguments=("--spec-version", "2025-06-18")),
+    "2025-03-26": Leg(NEW, "2025-03-26", claimed=False, arguments=("--spec-version", "2025-03-26")),
+    "extensions": Leg(NEW, "extension", claimed=False),
+    "0.1.16": Leg(OLD, "", claimed=False),
+}
+
+
+class Result(NamedTuple):
+    """What came of one scenario.
+
+    Attributes:
+        verdict: PASS; WARN and FAIL by the worst check; SKIP when no check of the scenario's own proved anything.
+        counts: How many checks ended how.
+        short: Each check that fell short: how, its id and what it says.
+        seconds: How long it took.
+    """
+
+    verdict: str
+    counts: Counter[str]
+    short: tuple[tuple[str, str, str], ...]
+    seconds: float = 0.0
+
+
+def judge(checks: Sequence[Check] | None) -> Result:
+    """Verdict on a scenario from the checks it wrote down; None when it wrote nothing."""
+    if checks is None:
+        return Result("FAIL", Counter(FAILURE=1), (("FAILURE", "no-result", "the suite wrote no result: see harness.log"),))
+    counts = Counter(str(check["status"]) for check in checks)
+    short = tuple((str(check["status"]), str(check["id"]), complaint(check)) for check in checks if check["status"] in SHORT)
+    # `wire-schema-*` is the suite's own check of every message; it alone says nothing about the scenario.
+    proved = any(check["status"] == "SUCCESS" and not str(check["id"]).startswith("wire-schema-") for check in checks)
+    verdict = "FAIL" if counts["FAILURE"] else "WARN" if counts["WARNING"] else "PASS" if proved else "SKIP"
+    return Result(verdict, counts, short)
+
+
+def complaint(check: Check) -> str:
+    """What a check says about itself."""
+    details = check.get("details") or {}
+    return str(check.get("errorMessage") or details.get("message") or details.get("reason") or check.get("description") or "")
+
+
+def surprises(results: Mapping[str, Mapping[str, Result | None]], expected: Expected) -> list[str]:
+    """Why the run is not what expected.json says: a sentence each.
+
+    Args:
+        results: Leg -> scenario -> what came of it; None for one that was not run.
+        expected: Leg -> scenario -> why it may fall short.
+    """
+    found = []
+    for leg, outcomes in results.items():
+        reasons = expected.get(leg, {})
+        found += [f"{leg} {name} stands in expected.json, and there is no such scenario" for name in reasons if name not in outcomes]
+        for name, result in outcomes.items():
+            if result is not None and (result.verdict == "PASS") == (name in reasons):
+                stale = f"{leg} {name} passes: take it out of expected.json"
+                found.append(stale if name in reasons else f"{leg} {name} falls short ({result.verdict})")
+    return found
+
+
+def install() -> str:
+    """Installs Node 22 and the suite's versions through npm, once.
+
+    Returns:
+        Path of the node binary.
+    """
+    for folder, package in {"node": NODE, **{suite: f"{PACKAGE}@{suite}" for suite in (OLD, NEW)}}.items():
+        place = HOME / folder
+        if (place / "node_modules").exists() and (place / ".done").exists():
+            continue
+        npm = shutil.which("npm")
+        if npm is None:
+            sys.exit("the conformance suite comes through npm, which is not installed (Debian: apt-get install nodejs npm)")
+        place.mkdir(parents=True, exist_ok=True)
+        print(f"installing {package} into {place}", flush=True)
+        command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--loglevel=error", package]
+        if subprocess.run(command, cwd=place, check=False).returncode:
+            sys.exit(f"npm could not install {package}; its reason stands above")
+        (place / ".done").touch()
+    return str(HOME / "node" / "node_modules" / "node" / "bin" / "node")
+
+
+def suite(version: str) -> str:
+    """Path of the program of one version of the suite."""
+    return str(HOME / version / "node_modules" / PACKAGE / "dist" / "index.js")
+
+
+def scenarios(node: str, leg: Leg) -> list[str]:
+    """Names of a leg's server scenarios, in the suite's order."""
+    listed = subprocess.run([node, suite(leg.suite), "list", "--server"], capture_output=True, text=True, timeout=60, check=True)
+    rows = re.findall(r"^  - (\S+)(?: \[([^\]]*)\])?$", listed.stdout, re.MULTILINE)
+    return [name for name, tags in rows if not leg.tag or leg.tag in tags.split(",")]
+
+
+def run(node: str, leg: Leg, scenario: str, url: str, out: Path, timeout: int) -> Result:
+    """Runs one scenario in a process of its own and judges it."""
+    out.mkdir(parents=True)
+    command = [node, suite(leg.suite), "server", "--url", url, "--scenario", scenario, "-o", str(out), *leg.arguments]
+    began = time.monotonic()
+    with (out / "harness.log").open("wb") as log:
+        # A session of its own: what the suite leaves behind ends with it.
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            print(f"{scenario}: stopped after {timeout} s", flush=True)
+        finally:
+            end_group(process)
+    written = next(out.rglob("checks.json"), None)
+    checks = None if written is None else json.loads(written.read_text(encoding="utf-8"))
+    return judge(checks)._replace(seconds=time.monotonic() - began)
+
+
+def end_group(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a process that leads a session, and all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+@contextmanager
+def fixture(log: Path) -> Iterator[str]:
+    """Starts tests/conformance/server.py on a free loopback port; gives its URL once it listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "server.py")],
+            env={**os.environ, "PORT": str(port)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            if not listens(process, port):
+                sys.exit(f"tests/conformance/server.py did not listen within {STARTUP:.0f} s:\n{log.read_text(errors='replace')}")
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            end_group(process)
+
+
+def listens(process: "subprocess.Popen[bytes]", port: int) -> bool:
+    """Waits until a port takes connections; False when the process ends first or time runs out."""
+    deadline = time.monotonic() + STARTUP
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            try:
+                process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+            return False
+        return True
+    return False
+
+
+def show(leg: str, scenario: str, result: Result, reason: str | None, *, verbose: bool) -> None:
+    """Prints a scenario's line, and each check that fell short when asked or when nobody expected it."""
+    counts = result.counts
+    numbers = f"ok={counts['SUCCESS']} fail={counts['FAILURE']} warn={counts['WARNING']} skip={counts['SKIPPED']}"
+    note = "" if reason is None else f"  [expected: {reason}]"
+    print(f"{result.verdict:4} {leg:10} {scenario:46} {numbers} {result.seconds:.1f}s{note}", flush=True)
+    if verbose or (result.verdict != "PASS" and reason is None):
+        for status, name, text in result.short:
+            print(f"       {status} {name}: {text}", flush=True)
+
+
+def options() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(prog="make conformance ARGS=...", description="The official conformance suite against our fixture.")
+    parser.add_argument("--leg", action="append", choices=list(LEGS), help="repeatable; by default every claimed leg")
+    parser.add_argument("--scenario", default=".*", help="regular expression that the whole name must match")
+    parser.add_argument("--url", help="a server that already runs; by default the fixture, on a free port")
+    parser.add_argument("--timeout", type=int, default=60, help="seconds per scenario")
+    parser.add_argument("--verbose", "-v", action="store_true", help="print every check that fell short")
+    return parser.parse_args()
+
+
+def measure(node: str, url: str, asked: argparse.Namespace, expected: Expected, out: Path) -> dict[str, dict[str, Result | None]]:
+    """Runs the asked scenarios one after another (some measure time) and prints a line each.
+
+    Returns:
+        Leg -> scenario -> what came of it; None for one that was not asked for.
+    """
+    results: dict[str, dict[str, Result | None]] = {}
+    for name in asked.leg or [name for name, leg in LEGS.items() if leg.claimed]:
+        results[name] = dict.fromkeys(scenarios(node, LEGS[name]))
+        for scenario in results[name]:
+            if re.fullmatch(asked.scenario, scenario):
+                result = run(node, LEGS[name], scenario, url, out / name / scenario, asked.timeout)
+                show(name, scenario, result, expected.get(name, {}).get(scenario), verbose=asked.verbose)
+                results[name][scenario] = result
+    return results
+
+
+def main() -> None:
+    """Runs, reports and exits 1 when the outcome is not the expected one."""
+    asked = options()
+    expected: Expected = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+    node = install()
+    out = HOME / "results"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    with nullcontext(asked.url) if asked.url else fixture(out / "server.log") as url:
+        results = measure(node, url, asked, expected, out)
+    ran = [result for outcomes in results.values() for result in outcomes.values() if result is not None]
+    if not ran:
+        sys.exit(f"no scenario is called {asked.scenario}")
+    checks = sum((result.counts for result in ran), Counter[str]())
+    found = surprises(results, expected)
+    print(
+        f"\nchecks: {checks['SUCCESS']} ok, {checks['FAILURE']} failed, {checks['WARNING']} warned, {checks['SKIPPED']} skipped; see {out}"
+    )
+    for sentence in found:
+        print(f"unexpected: {sentence}")
+    passed = sum(result.verdict == "PASS" for result in ran)
+    print(f"expected to fall short: {len(ran) - passed - sum('falls short' in sentence for sentence in found)}")
+    print(f"conformance: {passed} passed, {len(found)} failed")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The runner's judgement: the suite's exit status says less than its checks do."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from conformance.run import HERE, LEGS, Result, judge, surprises
+
+
+def check(status: str, name: str = "tools-list", **more: Any) -> dict[str, Any]:
+    return {"id": name, "status": status, "description": "what it looks at", **more}
+
+
+def result(verdict: str) -> Result:
+    return Result(verdict, Counter(), ())
+
+
+@pytest.mark.parametrize(
+    ("checks", "verdict"),
+    [
+        ([check("SUCCESS"), check("SUCCESS", "wire-schema-valid")], "PASS"),
+        ([check("SUCCESS"), check("INFO"), check("SKIPPED")], "PASS"),
+        ([check("SUCCESS"), check("WARNING")], "WARN"),
+        ([check("WARNING"), check("FAILURE"), check("SUCCESS")], "FAIL"),
+        ([check("SKIPPED"), check("INFO"), check("SUCCESS", "wire-schema-valid")], "SKIP"),
+        ([], "SKIP"),
+        (None, "FAIL"),
+    ],
+)
+def test_a_scenario_is_as_good_as_its_worst_check(checks: list[dict[str, Any]] | None, verdict: str) -> None:
+    assert judge(checks).verdict == verdict
+
+
+def test_what_fell_short_is_named() -> None:
+    judged = judge(
+        [check("SUCCESS"), check("FAILURE", "a", errorMessage="broken"), check("SKIPPED", "b", details={"reason": "no such tool"})]
+    )
+    assert judged.short == (("FAILURE", "a", "broken"), ("SKIPPED", "b", "no such tool"))
+    assert judged.counts == {"SUCCESS": 1, "FAILURE": 1, "SKIPPED": 1}
+
+
+def test_the_expected_is_no_surprise() -> None:
+    results = {"2026-07-28": {"one": result("PASS"), "two": result("FAIL"), "three": None}}
+    assert surprises(results, {"2026-07-28": {"two": "later"}}) == []
+
+
+@pytest.mark.parametrize("verdict", ["FAIL", "WARN", "SKIP"])
+def test_falling_short_without_a_reason_is_a_surprise(verdict: str) -> None:
+    assert surprises({"2026-07-28": {"one": result(verdict)}}, {}) == [f"2026-07-28 one falls short ({verdict})"]
+
+
+def test_a_stale_reason_is_a_surprise() -> None:
+    results = {"2026-07-28": {"one": result("PASS"), "two": None}}
+    assert surprises(results, {"2026-07-28": {"one": "later", "two": "later", "gone": "later"}}) == [
+        "2026-07-28 gone stands in expected.json, and there is no such scenario",
+        "2026-07-28 one passes: take it out of expected.json",
+    ]
+
+
+def test_every_reason_is_given_for_a_leg_that_is_claimed() -> None:
+    expected = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
+    assert {leg for leg in expected if leg in LEGS and LEGS[leg].claimed} == set(expected)
+    assert all(reason.strip() for reasons in expected.values() for reason in reasons.values())

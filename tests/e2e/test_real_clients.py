@@ -1,0 +1,238 @@
+"""The official clients against a server of ours, over HTTP and stdio: all must see the same facts.
+
+real_clients/setup.py installs them; where that can't be done these tests skip and say why, or fail when REQUIRE_PEERS=1 (as in CI).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from e2e.real_clients.setup import MissingClientError, node_client, python_client
+from e2e.serving import PEERS, free_port, process, wait_until_listening
+
+LIMIT = 60  # seconds for one client's whole session
+MODERN = "2026-07-28"
+SERVER = PEERS / "server.py"
+
+
+class Session(NamedTuple):
+    """What one client saw over one transport.
+
+    Attributes:
+        client: `python` or `node`.
+        transport: `http` or `stdio`.
+        steps: Name of a step -> the facts it showed.
+    """
+
+    client: str
+    transport: str
+    steps: dict[str, dict[str, Any]]
+
+
+def client_command(client: str) -> list[str]:
+    """How to start a client's script; skips, or fails in CI, where the client can't be had."""
+    try:
+        if client == "python":
+            return [str(python_client()), str(PEERS / "client.py")]
+        return ["node", str(PEERS / "client.mjs"), str(node_client())]
+    except MissingClientError as reason:
+        if os.environ.get("REQUIRE_PEERS") == "1":
+            pytest.fail(f"REQUIRE_PEERS=1, and the official {client} client can't be had: {reason}")
+        pytest.skip(f"the official {client} client can't be had: {reason}")
+
+
+def play(command: list[str]) -> dict[str, dict[str, Any]]:
+    """Runs a client's script to its end."""
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, stdin=subprocess.DEVNULL)
+    steps = {facts.pop("step"): facts for facts in map(json.loads, ran.stdout.splitlines())}
+    assert "end" in steps, f"the client stopped after {list(steps)}:\n{ran.stderr}"
+    assert ran.returncode == 0, ran.stderr
+    return steps
+
+
+@contextmanager
+def served(app: str, log: Path) -> Iterator[str]:
+    """Serves an application of server.py over HTTP; gives its URL."""
+    port = free_port()
+    with process([sys.executable, "-m", "uvicorn", f"server:{app}", "--port", str(port), "--log-level", "warning"], log) as started:
+        wait_until_listening(started, port, log)
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@pytest.fixture(scope="module", params=["python-http", "python-stdio", "node-http", "node-stdio"])
+def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Session:
+    client, transport = request.param.split("-")
+    command = [*client_command(client), transport]
+    if transport == "stdio":
+        return Session(client, transport, play([*command, sys.executable, str(SERVER), "stdio"]))
+    with served("app", tmp_path_factory.mktemp("server") / "log") as url:
+        return Session(client, transport, play([*command, url]))
+
+
+def text(result: dict[str, Any]) -> str:
+    """The text of a result that holds one text block and nothing else."""
+    (block,) = result["content"]
+    assert block["type"] == "text"
+    return str(block["text"])
+
+
+def test_the_current_protocol_is_found_without_being_told(session: Session) -> None:
+    seen = session.steps["discover"]
+    assert seen["version"] == MODERN
+    assert seen["server"] == {"name": "stage", "version": "1.2.3", "title": "Stage"}
+    assert seen["instructions"] == "Ask the prompter."
+    assert seen["capabilities"] == {
+        "tools": {"listChanged": True},
+        "resources": {"listChanged": True, "subscribe": True},
+        "prompts": {"listChanged": True},
+        "completions": {},
+        "logging": {},
+    }
+
+
+def test_the_current_protocol_is_spoken_without_asking(session: Session) -> None:
+    assert session.steps["pinned"]["version"] == MODERN
+    assert session.steps["pinned"]["result"]["structuredContent"] == {"total": 2}
+
+
+def test_tools_are_listed_in_the_order_of_their_registration(session: Session) -> None:
+    seen = session.steps["tools"]
+    assert seen["names"][:4] == ["add", "count", "log", "refuse"]
+    first = seen["first"]
+    assert (first["title"], first["description"], first["annotations"]) == ("Addition", "Add two numbers.", {"readOnlyHint": True})
+    assert first["inputSchema"]["properties"]["a"] == {"type": "integer", "description": "The first."}
+    assert first["inputSchema"]["required"] == ["a", "b"]
+    assert first["outputSchema"]["properties"]["total"]["type"] == "integer"
+
+
+def test_resources_templates_and_prompts_are_listed(session: Session) -> None:
+    assert session.steps["resources"]["uris"] == ["stage://tickets", "stage://poster"]
+    assert session.steps["templates"]["uris"] == ["stage://cast/{role}"]
+    (prompt,) = session.steps["prompts"]["prompts"]
+    assert (prompt["name"], prompt["title"]) == ("review", "Review")
+    arguments = [(argument["name"], argument.get("required", False)) for argument in prompt["arguments"]]
+    assert arguments == [("play", True), ("tone", False)]
+    assert [argument["description"] for argument in prompt["arguments"]] == ["Which play.", "How to speak of it."]
+
+
+def test_a_call_answers_structured_content_and_text(session: Session) -> None:
+    result = session.steps["call"]["result"]
+    assert result["structuredContent"] == {"total": 5}
+    assert json.loads(text(result)) == {"total": 5}
+    assert not result.get("isError")
+
+
+def test_every_progress_note_arrives_before_the_result(session: Session) -> None:
+    assert session.steps["progress"] == {
+        "notes": [[1, 3, "number 1"], [2, 3, "number 2"], [3, 3, "number 3"]],
+        "text": "counted to 3",
+    }
+
+
+def test_an_argument_that_travels_in_a_header_arrives(session: Session) -> None:
+    assert session.steps["header"] == {"text": "row Süd"}
+
+
+def test_concurrent_calls_get_their_own_answers(session: Session) -> None:
+    assert session.steps["concurrent"]["answers"] == [2 * number for number in range(20)]
+
+
+def test_resources_are_read(session: Session) -> None:
+    (tickets,) = session.steps["read"]["contents"]
+    assert (tickets["uri"], tickets["mimeType"], json.loads(tickets["text"])) == ("stage://tickets", "application/json", {"left": 7})
+    (poster,) = session.steps["read_binary"]["contents"]
+    assert (poster["uri"], poster["mimeType"], poster["blob"]) == ("stage://poster", "image/png", "iVBORw0K")
+    (actor,) = session.steps["read_template"]["contents"]
+    assert (actor["uri"], actor["text"]) == ("stage://cast/hamlet", "hamlet is played by Ada")
+
+
+def test_a_prompt_is_made_of_its_messages(session: Session) -> None:
+    assert session.steps["prompt"]["messages"] == [
+        {"role": "user", "content": {"type": "text", "text": "Write a kind review of Hamlet."}},
+        {"role": "assistant", "content": {"type": "text", "text": "Gladly."}},
+    ]
+
+
+def test_arguments_of_prompts_and_templates_are_completed(session: Session) -> None:
+    assert session.steps["complete"]["values"] == ["Hamlet", "Hedda Gabler"]
+    assert session.steps["complete_template"]["values"] == ["ghost", "gertrude"]
+
+
+@pytest.mark.parametrize("step", ["unknown_tool", "unknown_prompt", "missing_resource"])
+def test_what_does_not_exist_is_a_protocol_error(session: Session, step: str) -> None:
+    assert session.steps[step]["code"] == -32602
+
+
+def test_a_missing_resource_is_named(session: Session) -> None:
+    assert session.steps["missing_resource"]["data"] == {"uri": "stage://cast/ghost"}
+
+
+def test_bad_arguments_are_told_to_the_model_all_at_once(session: Session) -> None:
+    result = session.steps["bad_argument"]["result"]
+    assert result["isError"] is True
+    complaint = text(result)
+    assert "a: " in complaint
+    assert "integer" in complaint
+    assert "b: " in complaint
+    assert "required" in complaint
+    assert "two" not in complaint
+
+
+def test_a_tool_fails_in_band(session: Session) -> None:
+    result = session.steps["tool_error"]["result"]
+    assert result["isError"] is True
+    assert text(result) == "The curtain is stuck."
+
+
+def test_a_crash_keeps_its_secrets(session: Session) -> None:
+    seen = session.steps["crash"]
+    assert seen["code"] == -32603
+    assert "hunter2" not in json.dumps(seen)
+
+
+def test_a_cancellation_reaches_the_handler_at_once(session: Session) -> None:
+    seen = session.steps["cancel"]
+    assert seen["name"] == session.client
+    assert seen["seconds"] < 0.5  # SA25
+    assert seen.get("rejected", True)
+
+
+def test_a_listener_hears_of_the_changes_it_asked_for(session: Session) -> None:
+    seen = session.steps["listen"]
+    assert seen["honored"] == {"toolsListChanged": True, "resourceSubscriptions": ["stage://tickets"]}
+    assert (seen["first"], seen["second"], seen["uri"]) == ("ToolsListChanged", "ResourceUpdated", "stage://tickets")
+    assert seen["listed"] is True
+    assert seen.get("closed", "local") == "local"
+
+
+def test_logs_come_to_those_who_asked_and_from_their_level_on(session: Session) -> None:
+    assert session.steps["no_logs"]["lines"] == []
+    assert session.steps["logs"]["lines"] == [["info", "asked", "stage"], ["error", "asked", "stage"]]
+
+
+def test_a_client_leaves_without_waiting(session: Session) -> None:
+    assert session.steps["left"]["seconds"] < 2
+
+
+def test_a_client_of_2025_is_told_what_is_spoken_here(session: Session) -> None:
+    """VN-11: it may be the only diagnosis that such a client shows."""
+    seen = session.steps["legacy"]
+    assert seen["code"] is not None
+    assert f"supported: {MODERN}" in seen["message"]
+
+
+@pytest.mark.parametrize("client", ["python", "node"])
+def test_a_listener_is_told_goodbye(client: str, tmp_path: Path) -> None:
+    command = client_command(client)
+    with served("fleeting", tmp_path / "log") as url:
+        assert play([*command, "farewell", url])["farewell"] == {"events": 0, "end": "graceful"}
+
+
+def test_no_client_complained(session: Session) -> None:
+    assert session.steps.get("client_error") is None

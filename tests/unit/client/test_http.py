@@ -1,0 +1,593 @@
+"""The client over HTTP, against a peer that is nobody's framework."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+from oracles import mcp_types_request, shared_schema, validate
+from unit.client.peers import SERVER_INFO, Asked, HttpPeer, http_client, result, text_result
+
+from callboard import types
+from callboard.client.client import Client
+from callboard.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    HttpError,
+    InputRequired,
+    InvalidAnswer,
+    RequestTimeout,
+    ServerError,
+)
+
+TOOL = {"name": "stow", "inputSchema": {"type": "object", "properties": {"bay": {"type": "string", "x-mcp-header": "Bay"}}}}
+
+
+async def ok(asked: Asked) -> None:
+    await asked.result(text_result())
+
+
+async def test_every_request_carries_its_envelope_and_its_headers() -> None:
+    """HM-05, HH-01, HH-03, HH-04, HH-16, MT-01, MT-02, MT-03, JR-17."""
+    async with http_client(ok, capabilities={"elicitation": {}}) as (client, peer):
+        await client.call_tool("Süd", {"a": 1})
+    (asked,) = peer.asked
+    assert asked.headers["accept"] == "application/json, text/event-stream"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["mcp-protocol-version"] == "2026-07-28"
+    assert asked.headers["mcp-method"] == "tools/call"
+    assert asked.headers["mcp-name"] == "=?base64?U8O8ZA==?="
+    assert asked.params["name"] == "Süd"
+    assert asked.params["arguments"] == {"a": 1}
+    meta = asked.params["_meta"]
+    assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert meta["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
+    assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "callboard"
+
+
+REQUESTS: list[tuple[str, str, Any, dict[str, Any]]] = [
+    (
+        "server/discover",
+        "DiscoverRequest",
+        lambda c: c.discover(),
+        result(supportedVersions=[], capabilities={}, ttlMs=0, cacheScope="public"),
+    ),
+    ("tools/list", "ListToolsRequest", lambda c: c.list_tools(), result(tools=[], ttlMs=0, cacheScope="public")),
+    ("resources/list", "ListResourcesRequest", lambda c: c.list_resources(), result(resources=[], ttlMs=0, cacheScope="public")),
+    (
+        "resources/templates/list",
+        "ListResourceTemplatesRequest",
+        lambda c: c.list_resource_templates(),
+        result(resourceTemplates=[], ttlMs=0, cacheScope="public"),
+    ),
+    ("prompts/list", "ListPromptsRequest", lambda c: c.list_prompts(), result(prompts=[], ttlMs=0, cacheScope="public")),
+    ("tools/call", "CallToolRequest", lambda c: c.call_tool("t", {"a": [1, None, "é"]}, on_progress=lambda *_: None), text_result()),
+    ("resources/read", "ReadResourceRequest", lambda c: c.read_resource("a://b"), result(contents=[], ttlMs=0, cacheScope="public")),
+    ("prompts/get", "GetPromptRequest", lambda c: c.get_prompt("p", {"a": "b"}), result(messages=[])),
+    (
+        "completion/complete",
+        "CompleteRequest",
+        lambda c: c.complete(types.PromptReference(name="p"), "a", "b", arguments={"c": "d"}),
+        result(completion={"values": []}),
+    ),
+]
+
+
+@shared_schema
+@pytest.mark.parametrize(("method", "definition", "send", "answer"), REQUESTS, ids=[row[0] for row in REQUESTS])
+async def test_requests_are_what_the_protocol_says(method: str, definition: str, send: Any, answer: dict[str, Any]) -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.result(answer)
+
+    async with http_client(reply, on_log=print) as (client, peer):
+        await send(client)
+    (asked,) = peer.asked
+    assert asked.method == method
+    validate(definition, asked.message)
+    mcp_types_request(method, asked.params)
+
+
+async def test_results_are_structs_of_the_protocol() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.result(text_result("hi") | {"structuredContent": [1], "isError": True})
+
+    async with http_client(reply) as (client, _):
+        found = await client.call_tool("t")
+    assert found.content == [types.TextContent(text="hi")]
+    assert found.structured_content == [1]
+    assert found.is_error is True
+    assert found.meta == SERVER_INFO
+
+
+async def test_a_raw_request_merges_its_own_meta_and_gets_plain_json() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.result({"resultType": "task", "taskId": "7"})
+
+    async with http_client(reply) as (client, peer):
+        found = await client.request("x/y", {"_meta": {"traceparent": "00-1"}, "z": 1})
+    assert found == {"resultType": "task", "taskId": "7"}
+    assert peer.asked[0].params["_meta"]["traceparent"] == "00-1"
+    assert peer.asked[0].params["_meta"]["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
+    assert peer.asked[0].headers["mcp-method"] == "x/y"
+    assert "mcp-name" not in peer.asked[0].headers
+
+
+async def test_connections_are_used_again_after_json_and_after_a_stream() -> None:
+    async def reply(asked: Asked) -> None:
+        if asked.params["name"] == "stream":
+            await asked.stream()
+            await asked.event(id=asked.message["id"], result=text_result())
+            await asked.end()
+        else:
+            await ok(asked)
+
+    async with http_client(reply) as (client, peer):
+        for name in ("json", "stream", "json", "stream", "json"):
+            await client.call_tool(name)
+        assert peer.connections == 1
+        await asyncio.gather(*(client.call_tool("json") for _ in range(5)))
+    assert len({asked.message["id"] for asked in peer.asked}) == 10  # JR-03
+
+
+async def test_a_body_over_one_mebibyte_arrives_whole() -> None:
+    text = "é" * 2**20
+    async with http_client(ok) as (client, peer):
+        await client.call_tool("t", {"text": text})
+    assert peer.asked[0].params["arguments"] == {"text": text}
+
+
+# Errors: each is named, quick, and says which request and which server.
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type", "expected"),
+    [
+        (500, b"<html><h1>Internal\n\n Server Error</h1>", "text/html", "<html><h1>Internal Server Error</h1>"),
+        (502, b"<html>bad gateway</html>", "text/html", "bad gateway"),
+        (429, b"", "text/plain", "HTTP 429"),
+        (503, b'{"detail": "later"}', "application/json", '{"detail": "later"}'),
+        (404, b"Not Found", "text/plain", "path"),
+        (401, b"", "text/plain", "authorization"),
+        (200, b"<html>Log in</html>", "text/html", "text/html"),
+        (202, b"", "text/plain", "HTTP 202"),
+    ],
+)
+async def test_an_answer_that_is_no_message_is_an_http_error(status: int, body: bytes, content_type: str, expected: str) -> None:
+    """A42."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(status, body, content_type)
+
+    async with http_client(reply) as (client, peer):
+        with pytest.raises(HttpError) as caught:
+            await client.call_tool("t")
+    assert caught.value.status == status
+    assert expected in str(caught.value)
+    assert (caught.value.method, caught.value.request_id, caught.value.target) == ("tools/call", 1, peer.url)
+    assert "tools/call" in str(caught.value)
+    assert peer.url in str(caught.value)
+
+
+async def test_a_long_page_is_shown_in_part() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(500, b"x" * 100_000, "text/html")
+
+    async with http_client(reply) as (client, _):
+        with pytest.raises(HttpError) as caught:
+            await client.discover()
+    assert 100 < len(caught.value.snippet) < 300
+
+
+async def test_a_redirect_is_not_followed() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(307, b"", "text/plain", "Location: http://other.example/mcp")
+
+    async with http_client(reply) as (client, peer):
+        with pytest.raises(HttpError, match=r"http://other\.example/mcp"):
+            await client.discover()
+        assert len(peer.asked) == 1
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 421])
+async def test_a_json_rpc_error_is_a_server_error_whatever_the_status(status: int) -> None:
+    """A34: what the server says reaches the user."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.error(-32600, "Host not allowed: set hosts=", {"host": "a"}, status)
+
+    async with http_client(reply) as (client, _):
+        with pytest.raises(ServerError, match="set hosts=") as caught:
+            await client.discover()
+    assert (caught.value.code, caught.value.message, caught.value.data, caught.value.status) == (
+        -32600, "Host not allowed: set hosts=", {"host": "a"}, status,
+    )  # fmt: skip
+
+
+async def test_an_error_without_id_belongs_to_the_request_it_answers() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(400, b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"bad"}}')
+
+    async with http_client(reply) as (client, _):
+        with pytest.raises(ServerError, match="bad"):
+            await client.discover()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"id": 99, "result": text_result()}, "another request"),
+        ({"id": "1", "result": text_result()}, "another request"),
+        ({"id": 1, "result": {"resultType": "surprise"}}, "unknown type 'surprise'"),
+        ({"id": 1, "result": {"resultType": "complete", "content": 7}}, "does not fit"),
+        ({"id": 1, "result": []}, "does not fit"),
+        ({"id": 1, "error": {"code": "x"}}, "does not fit"),
+        ({"id": 1}, "no JSON-RPC response"),
+        ({"id": 1, "method": "ping"}, "no JSON-RPC response"),
+    ],
+)
+async def test_an_answer_against_the_protocol_is_an_invalid_answer(answer: dict[str, Any], expected: str) -> None:
+    """SA36, JR-15."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(200, json.dumps({"jsonrpc": "2.0", **answer}).encode())
+
+    async with http_client(reply) as (client, _):
+        with pytest.raises(InvalidAnswer, match=expected):
+            await client.call_tool("t")
+
+
+async def test_a_result_without_type_is_complete() -> None:
+    """JR-14."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.result({"content": []})
+
+    async with http_client(reply) as (client, _):
+        assert (await client.call_tool("t")).content == []
+
+
+async def test_a_request_for_input_is_an_error_that_holds_it() -> None:
+    asks = {"ok": {"method": "elicitation/create", "params": {}}}
+
+    async def reply(asked: Asked) -> None:
+        await asked.result({"resultType": "input_required", "inputRequests": asks, "requestState": "s"})
+
+    async with http_client(reply) as (client, _):
+        with pytest.raises(InputRequired, match="elicitation/create") as caught:
+            await client.call_tool("t")
+    assert caught.value.input_requests == asks
+    assert caught.value.request_state == "s"
+
+
+async def test_nobody_listens_there() -> None:
+    async with HttpPeer(ok) as peer:
+        pass
+    async with Client(peer.url) as client:
+        with pytest.raises(ConnectionFailed, match="is the server running"):
+            await client.discover()
+
+
+async def test_arguments_that_are_no_json_are_refused_before_they_are_sent() -> None:
+    async with http_client(ok) as (client, peer):
+        with pytest.raises(ClientError, match="JSON"):
+            await client.call_tool("t", {"a": object()})
+        with pytest.raises(ClientError, match="JSON"):
+            await client.call_tool("t", {"a": "\ud800"})
+    assert not peer.asked
+
+
+async def die(asked: Asked) -> None:
+    asked.writer.transport.abort()
+
+
+async def die_in_the_head(asked: Asked) -> None:
+    await asked.raw(b"HTTP/1.1 200 OK\r\nContent-Ty")
+    asked.writer.close()
+
+
+async def die_in_the_body(asked: Asked) -> None:
+    await asked.raw(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"jsonrpc"')
+    asked.writer.close()
+
+
+async def die_in_the_stream(asked: Asked) -> None:
+    await asked.stream()
+    await asked.event(method="notifications/progress", params={"progressToken": 1, "progress": 1})
+    asked.writer.transport.abort()
+
+
+async def end_the_stream(asked: Asked) -> None:
+    await asked.stream()
+    await asked.end()
+
+
+async def talk_nonsense(asked: Asked) -> None:
+    await asked.raw(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+
+
+@pytest.mark.parametrize("answer", [die, die_in_the_head, die_in_the_body, die_in_the_stream, end_the_stream, talk_nonsense])
+async def test_a_connection_that_breaks_is_an_error_at_once(answer: Any) -> None:
+    """A41, HM-14: the default limit is 30 s, so a hang would show."""
+    async with http_client(answer) as (client, _), asyncio.timeout(1):
+        with pytest.raises((ConnectionFailed, InvalidAnswer)) as caught:
+            await client.call_tool("t")
+        assert caught.value.method == "tools/call"
+
+
+# Streams.
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_progress_comes_before_the_answer_however_the_stream_is_cut(size: int) -> None:
+    async def reply(asked: Asked) -> None:
+        token = asked.params["_meta"]["progressToken"]
+        steps = [{"progressToken": token, "progress": 1}, {"progressToken": token, "progress": 2.5, "total": 4, "message": "zwölf"}]
+        await asked.stream()
+        frames = b": keep-alive\n\n" + b"".join(
+            b"data: " + json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": step}).encode() + b"\r\n\r\n"
+            for step in [*steps, {"progressToken": "other", "progress": 9}]
+        )
+        frames += b"data: " + json.dumps({"jsonrpc": "2.0", "id": asked.message["id"], "result": text_result()}).encode() + b"\n\n"
+        for at in range(0, len(frames), size):
+            await asked.chunk(frames[at : at + size])
+        await asked.end()
+
+    seen: list[tuple[float, float | None, str | None]] = []
+    async with http_client(reply) as (client, _):
+        await client.call_tool("t", on_progress=lambda *step: seen.append(step))
+        assert seen == [(1, None, None), (2.5, 4, "zwölf")]
+
+        async def note(*step: Any) -> None:
+            await asyncio.sleep(0)
+            seen.append(step)
+
+        await client.call_tool("t", on_progress=note)
+    assert len(seen) == 4
+
+
+async def test_the_client_s_own_callbacks_get_what_no_call_claims() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.stream()
+        await asked.event(method="notifications/message", params={"level": "error", "data": {"a": 1}})
+        await asked.event(method="notifications/message", params={"level": "no such level", "data": 1})
+        await asked.event(method="notifications/progress", params={"progressToken": asked.message["id"], "progress": 1})
+        await asked.event(id=asked.message["id"], result=text_result())
+        await asked.end()
+
+    steps: list[Any] = []
+    logs: list[types.LoggingMessageNotificationParams] = []
+    async with http_client(reply, on_progress=lambda *step: steps.append(step), on_log=logs.append, log_level="debug") as (client, peer):
+        await client.call_tool("t")
+    assert steps == [(1, None, None)]
+    assert [(log.level, log.data) for log in logs] == [("error", {"a": 1})]
+    assert peer.asked[0].params["_meta"]["io.modelcontextprotocol/logLevel"] == "debug"
+
+
+async def test_without_callbacks_nothing_is_asked_for() -> None:
+    async with http_client(ok) as (client, peer):
+        await client.call_tool("t")
+    assert not {"progressToken", "io.modelcontextprotocol/logLevel"} & peer.asked[0].params["_meta"].keys()
+
+
+async def test_a_callback_that_fails_ends_its_call() -> None:
+    gone = asyncio.Event()
+
+    async def reply(asked: Asked) -> None:
+        await asked.stream()
+        await asked.event(method="notifications/progress", params={"progressToken": asked.message["id"], "progress": 1})
+        assert await asked.gone()
+        gone.set()
+
+    def fail(*_: Any) -> None:
+        raise TimeoutError("mine")
+
+    async with http_client(reply) as (client, _), asyncio.timeout(1):
+        with pytest.raises(TimeoutError, match="mine"):
+            await client.call_tool("t", on_progress=fail)
+        await gone.wait()
+
+
+async def test_foreign_messages_on_a_stream_are_passed_over() -> None:
+    """SA36, JR-05, JR-06: neither a wrong id nor a server's request is ours to answer."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.stream()
+        await asked.event(id=77, result=text_result("wrong"))
+        await asked.event(id=5, method="sampling/createMessage", params={})
+        await asked.chunk(b"data: garbage\n\nid: 1\ndata:\n\n")
+        await asked.event(id=asked.message["id"], result=text_result("right"))
+        await asked.end()
+
+    async with http_client(reply) as (client, peer):
+        found = await client.call_tool("t")
+    assert found.content == [types.TextContent(text="right")]
+    assert len(peer.asked) == 1
+
+
+async def test_a_large_event_is_delivered_and_one_past_the_limit_names_it() -> None:
+    """A45."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.stream()
+        await asked.event(id=asked.message["id"], result=text_result("x" * 3 * 2**20))
+        await asked.end()
+
+    async with http_client(reply) as (client, _):
+        (block,) = (await client.call_tool("t")).content
+        assert isinstance(block, types.TextContent)
+        assert len(block.text) == 3 * 2**20
+    async with http_client(reply, max_message=2**20) as (client, _):
+        with pytest.raises(InvalidAnswer, match=r"1048576 bytes.*max_message"):
+            await client.call_tool("t")
+
+
+async def test_a_body_past_the_limit_names_it() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.result(text_result("x" * 2000))
+
+    async with http_client(reply, max_message=1000) as (client, _):
+        with pytest.raises(InvalidAnswer, match=r"1000 bytes.*max_message"):
+            await client.call_tool("t")
+
+
+# Cancelling and closing.
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("how", ["cancel", "time out"])
+async def test_cancelling_closes_the_response(how: str, streaming: bool) -> None:
+    """CN-01, CN-07, A12."""
+    reached, gone = asyncio.Event(), asyncio.Event()
+
+    async def reply(asked: Asked) -> None:
+        if streaming:
+            await asked.stream()
+        reached.set()
+        assert await asked.gone()
+        gone.set()
+
+    async with http_client(reply) as (client, peer), asyncio.timeout(2):
+        if how == "cancel":
+            task = asyncio.create_task(client.call_tool("t"))
+            await reached.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        else:
+            with pytest.raises(RequestTimeout, match=r"0\.1 s") as caught:
+                await client.call_tool("t", timeout=0.1)
+            assert isinstance(caught.value, TimeoutError)
+            assert caught.value.seconds == 0.1
+        await gone.wait()
+        assert len(peer.asked) == 1  # no notification
+
+
+async def test_closing_fails_what_waits_and_any_task_may_do_it() -> None:
+    reached = asyncio.Event()
+
+    async def reply(asked: Asked) -> None:
+        reached.set()
+        await asked.gone()
+
+    async with http_client(reply) as (client, _), asyncio.timeout(2):
+        waiting = asyncio.create_task(client.call_tool("t"))
+        await reached.wait()
+        await asyncio.create_task(client.close())
+        with pytest.raises(ConnectionFailed, match="client was closed"):
+            await waiting
+        await client.close()
+        with pytest.raises(ClientError, match="not open"):
+            await client.discover()
+
+
+async def test_a_client_that_was_not_opened_says_so() -> None:
+    with pytest.raises(ClientError, match="async with"):
+        await Client("http://127.0.0.1:9/mcp").discover()
+
+
+# Listings and headers of parameters.
+
+
+def listing(items: list[dict[str, Any]], size: int) -> Any:
+    async def reply(asked: Asked) -> None:
+        at = int(asked.params.get("cursor") or 0)
+        following = {"nextCursor": str(at + size)} if at + size < len(items) else {}
+        await asked.result(result(tools=items[at : at + size], ttlMs=0, cacheScope="public", **following))
+
+    return reply
+
+
+async def test_a_listing_is_all_pages_and_a_cursor_means_one() -> None:
+    """A61."""
+    tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(120)]
+    async with http_client(listing(tools, 50)) as (client, peer):
+        found = await client.list_tools()
+        assert [tool.name for tool in found] == [tool["name"] for tool in tools]
+        assert found.next_cursor is None
+        assert [asked.params.get("cursor") for asked in peer.asked] == [None, "50", "100"]
+        page = await client.list_tools("50")
+        assert len(page) == 50
+        assert page.next_cursor == "100"
+
+
+async def test_an_empty_cursor_is_a_cursor_and_a_repeated_one_is_an_error() -> None:
+    """PG-03, A61."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.result(result(prompts=[{"name": "p"}], ttlMs=0, cacheScope="public", nextCursor=""))
+
+    async with http_client(reply) as (client, peer):
+        with pytest.raises(InvalidAnswer, match="repeats a cursor"):
+            await client.list_prompts()
+    assert len(peer.asked) == 2
+
+
+async def test_a_listing_without_end_is_given_up() -> None:
+    async def reply(asked: Asked) -> None:
+        following = str(int(asked.params.get("cursor", 0)) + 1)
+        await asked.result(result(resources=[], ttlMs=0, cacheScope="public", nextCursor=following))
+
+    async with http_client(reply) as (client, peer):
+        with pytest.raises(InvalidAnswer, match="1000 pages"):
+            await client.list_resources()
+    assert len(peer.asked) == 1000
+
+
+async def test_listed_tools_are_called_with_the_headers_they_want() -> None:
+    """HH-09, HH-15, HH-22."""
+
+    async def reply(asked: Asked) -> None:
+        await asked.result(result(tools=[TOOL], ttlMs=0, cacheScope="public") if asked.method == "tools/list" else text_result())
+
+    async with http_client(reply) as (client, peer):
+        await client.call_tool("stow", {"bay": "A"})
+        await client.list_tools()
+        for arguments in ({"bay": "A"}, {"bay": "Süd"}, {"bay": None}, {}, None):
+            await client.call_tool("stow", arguments)
+    sent = [asked.headers.get("mcp-param-bay") for asked in peer.asked if asked.method == "tools/call"]
+    assert sent == [None, "A", "=?base64?U8O8ZA==?=", None, None, None]
+
+
+async def test_a_header_that_was_missing_is_learnt_and_sent() -> None:
+    """HH-21: once."""
+
+    async def reply(asked: Asked) -> None:
+        if asked.method == "tools/list":
+            await asked.result(result(tools=[TOOL], ttlMs=0, cacheScope="public"))
+        elif asked.headers.get("mcp-param-bay") == "A":
+            await ok(asked)
+        else:
+            await asked.error(-32020, "Mcp-Param-Bay: missing")
+
+    async with http_client(reply) as (client, peer):
+        await client.call_tool("stow", {"bay": "A"})
+        assert [asked.method for asked in peer.asked] == ["tools/call", "tools/list", "tools/call"]
+        with pytest.raises(ServerError, match="missing"):
+            await client.call_tool("stow", {"bay": "B"})
+    assert [asked.method for asked in peer.asked[3:]] == ["tools/call", "tools/list", "tools/call"]
+
+
+async def test_a_tool_with_bad_annotations_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """HH-14."""
+    bad = {"name": "bad", "inputSchema": {"type": "object", "properties": {"a": {"type": "number", "x-mcp-header": "A"}}}}
+
+    async def reply(asked: Asked) -> None:
+        await asked.result(result(tools=[bad, TOOL], ttlMs=0, cacheScope="public"))
+
+    async with http_client(reply) as (client, _):
+        with caplog.at_level(logging.WARNING, "callboard.client"):
+            assert [tool.name for tool in await client.list_tools()] == ["stow"]
+    assert "'bad'" in caplog.text
+
+
+async def test_an_argument_that_no_header_can_carry_is_refused() -> None:
+    tool = {"name": "t", "inputSchema": {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}}
+
+    async def reply(asked: Asked) -> None:
+        await asked.result(result(tools=[tool], ttlMs=0, cacheScope="public"))
+
+    async with http_client(reply) as (client, _):
+        await client.list_tools()
+        with pytest.raises(ClientError, match="'n'"):
+            await client.call_tool("t", {"n": 2**60})

@@ -1,0 +1,67 @@
+"""What a client can be pointed at."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callboard import CallboardError, Client, Server
+from callboard.client import errors
+from callboard.client.errors import ClientError, Origin, ProcessExited, ServerError
+from callboard.client.target import connect_to
+
+
+def named(target: Any) -> str:
+    return connect_to(target, max_message=1000).name
+
+
+def test_a_target_is_named_in_errors(tmp_path: Path) -> None:
+    program = tmp_path / "app.py"
+    program.touch()
+    assert named("http://127.0.0.1:8000/mcp") == "http://127.0.0.1:8000/mcp"
+    assert named("HTTPS://[::1]/mcp") == "HTTPS://[::1]/mcp"
+    assert named(["python", "my server.py"]) == "python 'my server.py'"
+    assert named(Server("weather")) == "weather"
+    assert named(program) == named(str(program)) == f"{sys.executable} -m callboard run {program} --stdio"
+
+
+@pytest.mark.parametrize(
+    ("target", "error", "text"),
+    [
+        ("http://", ValueError, "needs a host"),
+        ("http://host:port/mcp", ValueError, "needs a host"),
+        ("npx server", ValueError, "command as a list"),
+        ("it's", ValueError, "command as a list"),
+        ("", ValueError, "no target"),
+        ("missing.py", ValueError, "no file missing.py"),
+        ([], ValueError, "empty"),
+        (["python", 7], TypeError, "list is no target"),
+        (None, TypeError, "NoneType is no target"),
+        (Server, TypeError, "type is no target"),
+    ],
+)
+def test_what_is_no_target_is_refused_at_once(target: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        Client(target)
+
+
+def test_every_error_of_a_client_is_one_of_callboard_s() -> None:
+    found = [value for name in errors.__all__ if isinstance(value := getattr(errors, name), type) and issubclass(value, Exception)]
+    assert len(found) == 8
+    assert all(issubclass(each, ClientError) and issubclass(each, CallboardError) for each in found)
+    assert [each for each in found if "code" in each.__init__.__code__.co_varnames] == [ServerError]  # EC-13
+
+
+def test_an_error_names_request_and_server() -> None:
+    error = ServerError(-32602, "Unknown tool.", None, 400, Origin("http://a/mcp", "tools/call", 7))
+    assert str(error) == "tools/call at http://a/mcp: Unknown tool. (error -32602, HTTP 400)"
+    assert (error.target, error.method, error.request_id, error.text) == (
+        "http://a/mcp", "tools/call", 7, "Unknown tool. (error -32602, HTTP 400)",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("returncode", "text"), [(0, "exit code 0"), (-15, "SIGTERM"), (-99, "signal 99")])
+def test_an_exit_is_put_into_words(returncode: int, text: str) -> None:
+    assert text in str(ProcessExited(returncode, "", Origin("server")))
+    assert "without a word" in str(ProcessExited(returncode, "", Origin("server")))

@@ -1,0 +1,109 @@
+"""Faults in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from callboard.server.faults import MAX_FAULTS, ArgumentFaults, Judge, describe, read_message, show_path
+
+DESCRIPTIONS: list[tuple[Any, str]] = [
+    ({}, "a value"),
+    (True, "what the schema says"),
+    ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 9}, "an integer greater than 0 less than 9"),
+    ({"type": "number", "multipleOf": 0.5}, "a number that is a multiple of 0.5"),
+    ({"type": "string", "minLength": 1}, "a string of at least 1 character"),
+    ({"type": "string", "maxLength": 9}, "a string of at most 9 characters"),
+    ({"type": "string", "minLength": 2, "maxLength": 9}, "a string of 2 to 9 characters"),
+    ({"type": "string", "minLength": 2, "maxLength": 2, "pattern": "^a"}, "a string of exactly 2 characters matching ^a"),
+    ({"type": "string", "format": "email"}, "an email address"),
+    ({"type": "string", "format": "color"}, "a string in the format 'color'"),
+    ({"type": "array", "minItems": 1, "uniqueItems": True}, "an array of at least 1 item without repeats"),
+    ({"type": ["integer", "null"]}, "an integer or null"),
+    ({"const": 5}, "5"),
+    ({"enum": list(range(30))}, f"one of {', '.join(map(str, range(20)))}, ..."),
+    ({"oneOf": [{"type": "string"}, {"type": "string"}, {"type": "boolean"}]}, "a string or true or false"),
+    ({"$ref": "#/$defs/Day"}, "an object with city"),
+    ({"$ref": "#/$defs/loop"}, "what the schema says"),
+    ({"$ref": "#/$defs/none"}, "a value"),
+]
+
+
+@pytest.mark.parametrize(("schema", "text"), DESCRIPTIONS, ids=[text for _, text in DESCRIPTIONS])
+def test_expectations_in_words(schema: Any, text: str) -> None:
+    root = {"$defs": {"Day": {"type": "object", "required": ["city"]}, "loop": {"$ref": "#/$defs/loop"}}}
+    assert describe(schema, root) == text
+
+
+def test_long_lists_of_faults_are_cut_and_odd_keys_are_quoted() -> None:
+    with pytest.raises(ArgumentFaults) as caught:
+        raise ArgumentFaults(Judge({"additionalProperties": False}).findings({f"k {at}": at for at in range(1000)}))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == MAX_FAULTS + 2
+    assert lines[1].startswith('- ["k 0"]: unknown argument')
+    assert lines[-1].startswith("- and ")
+    assert show_path(["a", 0, "b", "c d", "e" * 100, "\n"]) == f'a[0].b["c d"]["{"e" * 64}"]["\\n"]'
+
+
+ALTERNATIVES = {
+    "anyOf": [
+        {"type": "object", "properties": {"kind": {"const": "a"}, "n": {"type": "integer"}}, "required": ["kind", "n"]},
+        {"type": "object", "properties": {"kind": {"const": "b"}, "m": {"type": "integer"}}, "required": ["kind", "m"]},
+        {"type": "null"},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("instance", "findings"),
+    [
+        ({"kind": "a", "n": "x"}, [(("n",), "must be an integer")]),
+        ({"kind": "b"}, [(("m",), "required, missing")]),
+        ({"kind": "c"}, [(("kind",), 'must be "a" or "b"')]),
+        (5, [((), "must be an object with kind, n or an object with kind, m or null")]),
+        (None, []),
+    ],
+)
+def test_of_alternatives_the_one_that_was_meant(instance: Any, findings: list[Any]) -> None:
+    assert Judge(ALTERNATIVES).findings(instance) == findings
+
+
+@pytest.mark.parametrize(
+    ("schema", "instance", "findings"),
+    [
+        (
+            {"oneOf": [{"type": "integer"}, {"minimum": 2}]},
+            3,
+            [((), "must fit exactly one of the alternatives: an integer or a value of at least 2")],
+        ),
+        ({"not": {"type": "integer"}}, 3, [((), "must satisfy 'not' of the schema")]),
+        ({"type": "string", "not": {"type": "integer"}}, 3, [((), "must be a string")]),
+        ({"items": False}, [1], [((0,), "must satisfy 'falseSchema' of the schema")]),
+        ({"dependentRequired": {"a": ["b"]}}, {"a": 1}, [(("b",), "required, missing")]),
+        ({"properties": {"a": {}}, "unevaluatedProperties": False}, {"b": 1}, [(("b",), "unknown argument; there are: a")]),
+        (
+            {"properties": {"a": {"properties": {"c": {}}, "additionalProperties": False}}},
+            {"a": {"b": 1}},
+            [(("a", "b"), "unknown field; there are: c")],
+        ),
+        ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"maximum": 3}}}, 5, [((), "must be a value of at most 3")]),
+    ],
+)
+def test_keywords(schema: dict[str, Any], instance: Any, findings: list[Any]) -> None:
+    assert Judge(schema).findings(instance) == findings
+
+
+@pytest.mark.parametrize(
+    ("message", "read"),
+    [
+        ("Expected `int`, got `str`", ((), "expected `int`, got `str`", True)),
+        ("Expected `int`, got `str` - at `$.a[2].b`", (("a", 2, "b"), "expected `int`, got `str`", True)),
+        ("Invalid enum value 'secret' - at `$.a`", (("a",), "must be one of the values that the schema lists", True)),
+        ("start must not be after end - at `$.a`", (("a",), "start must not be after end", False)),
+        ("two\nlines", ((), "two\nlines", False)),
+    ],
+)
+def test_messages_of_msgspec(message: str, read: Any) -> None:
+    assert read_message(msgspec.ValidationError(message)) == read

@@ -1,0 +1,330 @@
+"""Bytes to messages and back: one parse, strict where leniency would hurt."""
+
+import json
+import math
+import tracemalloc
+from time import perf_counter
+from typing import Any
+
+import pytest
+from oracles import mcp_types_validate, schema_dir, validate
+
+from callboard.errors import Reason
+from callboard.wire.jsonrpc import (
+    MAX_DEPTH,
+    Batch,
+    Malformed,
+    RawNotification,
+    RawRequest,
+    RawResponse,
+    decode,
+    encode_error,
+    encode_notification,
+    encode_request,
+    encode_result,
+)
+
+
+def refusal(body: bytes | str) -> Malformed:
+    """What the body is refused with."""
+    message = decode(body.encode() if isinstance(body, str) else body)
+    assert isinstance(message, Malformed)
+    return message
+
+
+def raw_request(params: str) -> str:
+    return '{"jsonrpc":"2.0","id":7,"method":"x","params":' + params + "}"
+
+
+# Messages
+
+
+@pytest.mark.parametrize("request_id", ["1", 1, "01", "é", "", 0, -5, 2**53, 2**64 - 1, "😀", "\n", 10**30])
+def test_a_request_keeps_its_id_and_its_type(request_id: Any) -> None:
+    # A25, JR-02
+    message = decode(json.dumps({"jsonrpc": "2.0", "id": request_id, "method": "m"}).encode())
+    assert isinstance(message, RawRequest)
+    assert (message.id, type(message.id)) == (request_id, type(request_id))
+    assert json.loads(encode_result(message.id, {}))["id"] == request_id
+
+
+def test_params_stay_raw() -> None:
+    message = decode(raw_request(' {"a": [1, 2]} ').encode())
+    assert isinstance(message, RawRequest)
+    assert message.params is not None
+    assert bytes(message.params) == b'{"a": [1, 2]}'
+    assert message.method == "x"
+
+
+def test_params_may_be_absent() -> None:
+    message = decode(b'{"jsonrpc":"2.0","id":1,"method":"x"}')
+    assert isinstance(message, RawRequest)
+    assert message.params is None
+
+
+def test_no_id_makes_a_notification() -> None:
+    # JR-12
+    message = decode(b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}')
+    assert isinstance(message, RawNotification)
+    assert message.method == "notifications/cancelled"
+
+
+@pytest.mark.parametrize("kind", ["result", "error"])
+def test_a_response_is_told_from_a_request(kind: str) -> None:
+    message = decode(b'{"jsonrpc":"2.0","id":"a","%b":{}}' % kind.encode())
+    assert isinstance(message, RawResponse)
+    assert (message.id, message.result is None, message.error is None) == ("a", kind == "error", kind == "result")
+
+
+def test_an_error_without_id_is_a_response() -> None:
+    # JR-09
+    message = decode(b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"x"}}')
+    assert isinstance(message, RawResponse)
+    assert message.id is None
+
+
+def test_keys_may_come_in_any_order_and_unknown_ones_are_skipped() -> None:
+    message = decode(b' {"params":{},"extra":[{"id":9}],"method":"m","id":3,"jsonrpc":"2.0"}\r\n')
+    assert isinstance(message, RawRequest)
+    assert (message.id, message.method) == (3, "m")
+
+
+def test_an_array_is_a_batch_whose_time_has_gone() -> None:
+    # JR-20, SA04
+    assert isinstance(decode(b'[{"jsonrpc":"2.0","id":1,"method":"x"}]'), Batch)
+    assert refusal("[]").fail.reason is Reason.INVALID_REQUEST
+
+
+# What is no JSON
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(b" \n", id="blank"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"meth', id="SA01 truncated in a key"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x"', id="SA01 truncated at the end"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"b', id="SA01 truncated in params"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xff\xfe"}}', id="SA02 ff fe in a string"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"\xff\xfe"}', id="SA02 ff fe in the method"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xc0\xaf"}}', id="overlong UTF-8"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xed\xa0\x80"}}', id="surrogate as UTF-8"),
+        pytest.param('{"jsonrpc":"2.0","id":1,"method":"x"}'.encode("utf-16"), id="UTF-16"),
+        pytest.param(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"x"}', id="byte order mark"),
+        pytest.param(raw_request('{"a":NaN}').encode(), id="NaN"),
+        pytest.param(raw_request('{"a":-Infinity}').encode(), id="Infinity"),
+        pytest.param(raw_request('{"a":01}').encode(), id="leading zero"),
+        pytest.param(raw_request('{"a":1,}').encode(), id="trailing comma"),
+        pytest.param(raw_request("{'a':1}").encode(), id="single quotes"),
+        pytest.param(raw_request('{"a":"\\q"}').encode(), id="unknown escape"),
+        pytest.param(raw_request('{"a":"\x01"}').encode(), id="control character"),
+        pytest.param(raw_request('{"a":"\n"}').encode(), id="line break in a string"),
+        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x"}{"jsonrpc":"2.0","id":2,"method":"x"}', id="two messages"),
+        pytest.param(b"\x00", id="NUL"),
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="HTTP"),
+    ],
+)
+def test_what_is_no_json_is_a_parse_error(body: bytes) -> None:
+    # SA01, SA02, JR-01, JR-09, EC-01
+    malformed = refusal(body)
+    assert malformed.fail.reason is Reason.PARSE
+    assert malformed.id is None
+
+
+# What is JSON, but no message
+
+
+@pytest.mark.parametrize(
+    ("body", "request_id"),
+    [
+        pytest.param('{"jsonrpc":"2.0","id":null,"method":"x"}', None, id="SA03 id null"),
+        pytest.param('{"jsonrpc":"2.0","id":1.5,"method":"x"}', None, id="SA03 id 1.5"),
+        pytest.param('{"jsonrpc":"2.0","id":true,"method":"x"}', None, id="SA03 id true"),
+        pytest.param('{"jsonrpc":"2.0","id":{},"method":"x"}', None, id="SA03 id object"),
+        pytest.param('{"jsonrpc":"2.0","id":[1],"method":"x"}', None, id="id array"),
+        pytest.param('{"id":6,"method":"tools/list"}', 6, id="no jsonrpc"),
+        pytest.param('{"jsonrpc":"1.0","id":"6","method":"x"}', "6", id="jsonrpc 1.0"),
+        pytest.param('{"jsonrpc":2.0,"id":6,"method":"x"}', 6, id="jsonrpc as number"),
+        pytest.param('{"jsonrpc":"2.0","id":6}', 6, id="no method"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"method":null}', 6, id="method null"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"method":["x"]}', 6, id="method array"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":[]}', 6, id="params array"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":null}', 6, id="params null"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":"y"}', 6, id="params string"),
+        pytest.param('{"jsonrpc":"2.0","id":6,"result":{},"error":{}}', 6, id="result and error"),
+        pytest.param("{}", None, id="empty object"),
+        pytest.param('"x"', None, id="SA04 string"),
+        pytest.param("5", None, id="SA04 number"),
+        pytest.param("null", None, id="SA04 null"),
+        pytest.param("true", None, id="SA04 boolean"),
+        pytest.param("[]", None, id="SA04 empty array"),
+    ],
+)
+def test_what_is_no_message_is_an_invalid_request_with_the_id_where_it_can_be_read(body: str, request_id: int | str | None) -> None:
+    # SA03, SA04, JR-02, JR-08, JR-09, EC-01
+    malformed = refusal(body)
+    assert malformed.fail.reason is Reason.INVALID_REQUEST
+    assert malformed.id == request_id
+    assert type(malformed.id) is type(request_id)
+
+
+@pytest.mark.parametrize(
+    ("body", "culprit"),
+    [
+        ('{"id":6,"method":"x"}', "jsonrpc"),
+        ('{"jsonrpc":"2.0","id":null,"method":"x"}', "id"),
+        ('{"jsonrpc":"2.0","id":1,"method":5}', "method"),
+        ('{"jsonrpc":"2.0","id":1}', "method"),
+        ('{"jsonrpc":"2.0","id":1,"method":"x","params":[]}', "params"),
+    ],
+)
+def test_a_refusal_names_the_culprit(body: str, culprit: str) -> None:
+    assert culprit in refusal(body).fail.text
+
+
+@pytest.mark.parametrize("key", ["jsonrpc", "id", "method", "params"])
+@pytest.mark.parametrize("escaped", [False, True], ids=["plain", "escaped"])
+def test_an_envelope_key_may_not_come_twice(key: str, escaped: bool) -> None:
+    """Two readers of one body, a proxy and this server say, would see two messages."""
+    values = {"jsonrpc": '"2.0"', "id": "1", "method": '"x"', "params": "{}"}
+    again = f"\\u00{ord(key[0]):02x}{key[1:]}" if escaped else key
+    body = "{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + f',"{again}":{values[key]}' + "}"
+    malformed = refusal(body)
+    assert malformed.fail.reason is Reason.INVALID_REQUEST
+    assert key in malformed.fail.text
+
+
+@pytest.mark.parametrize("key", ["jsonrpc", "id", "method", "params", "result", "error"])
+def test_the_same_keys_inside_params_are_the_authors(key: str) -> None:
+    message = decode(raw_request('{"%s":1,"a":[{"%s":2}]}' % (key, key)).encode())  # noqa: UP031
+    assert isinstance(message, RawRequest)
+    assert message.id == 7
+
+
+@pytest.mark.parametrize("key", ["a", "id"])
+def test_numbers_of_any_length_are_no_crash(key: str) -> None:
+    """Python reads no integer of more than 4,300 digits; what decides about one is the tool's schema."""
+    message = decode(raw_request('{"%s":%s}' % (key, "1" * 5000)).encode())  # noqa: UP031
+    assert isinstance(message, RawRequest)
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "a\\udfff", "\\ud800\\ud800", "\\udc00\\ud800"])
+def test_a_lone_surrogate_is_refused_with_the_id(text: str) -> None:
+    # SA06: valid by JSON's grammar, so the id can be read and its sender must not wait for ever
+    malformed = refusal(raw_request(f'{{"a":"{text}"}}'))
+    assert malformed.fail.reason is Reason.INVALID_PARAMS
+    assert malformed.id == 7
+
+
+def test_paired_surrogates_are_one_character() -> None:
+    message = decode(b'{"jsonrpc":"2.0","id":"\\ud83d\\ude00","method":"x"}')
+    assert isinstance(message, RawRequest)
+    assert message.id == "😀"
+
+
+# Size and depth
+
+
+@pytest.mark.parametrize("depth", [20_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("head", "opening", "closing", "tail"),
+    [
+        pytest.param("", "[", "", "", id="open arrays"),
+        pytest.param("", "[", "]", "", id="arrays"),
+        pytest.param("", '{"a":', "", "", id="open objects"),
+        pytest.param('{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":', "[", "]", "}}", id="arrays in params"),
+        pytest.param('{"jsonrpc":"2.0","id":1,"id":2,"method":"x","params":{"id":', "[", "]", "}}", id="arrays beside a key twice"),
+        pytest.param('{"id":1,"method":"x","x":', "[", "]", "}", id="arrays in no message"),
+    ],
+)
+def test_deep_nesting_costs_nothing(depth: int, head: str, opening: str, closing: str, tail: str) -> None:
+    # SA05
+    body = (head + opening * depth + closing * depth + tail).encode()
+    tracemalloc.start()
+    try:
+        started = perf_counter()
+        malformed = refusal(body)
+        took = perf_counter() - started
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert malformed.fail.reason is Reason.PARSE
+    assert took < 0.2
+    assert peak < 3 * len(body) + 100_000
+
+
+def test_nesting_is_allowed_up_to_the_limit() -> None:
+    # SA05 at n-1, n, n+1: the message and its params are two levels
+    for extra, fits in ((-1, True), (0, True), (1, False)):
+        inner = MAX_DEPTH - 2 + extra
+        message = decode(raw_request('{"a":' + "[" * inner + "]" * inner + "}").encode())
+        assert isinstance(message, RawRequest if fits else Malformed)
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    text = json.dumps({"a": '[{"\\' * 1000, "b": "\\" * 999 + '"' + "[" * 500})
+    assert isinstance(decode(raw_request(text).encode()), RawRequest)
+
+
+def test_keys_like_an_envelopes_inside_params_cost_little() -> None:
+    """A megabyte of records that have an `id` each must not keep the loop much longer than records that have a `name`."""
+
+    def best(key: str) -> float:
+        body = raw_request(json.dumps({"records": [{key: number} for number in range(80_000)]})).encode()
+        times = []
+        for _ in range(3):
+            started = perf_counter()
+            assert isinstance(decode(body), RawRequest)
+            times.append(perf_counter() - started)
+        return min(times)
+
+    assert best("id") < 2 * best("xd")
+
+
+# Encoding
+
+
+def check(message: bytes) -> Any:
+    """The message as JSON, valid by the oracles."""
+    value = json.loads(message)
+    if schema_dir() is not None:
+        validate("JSONRPCMessage", value)
+    return value
+
+
+def test_what_is_encoded_is_what_peers_read() -> None:
+    # JR-01, JR-08, JR-12
+    assert check(encode_result("a", {"resultType": "complete"})) == {"jsonrpc": "2.0", "id": "a", "result": {"resultType": "complete"}}
+    assert check(encode_error(1, -32602, "No.")) == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32602, "message": "No."}}
+    assert check(encode_error(1, 5, "No.", None))["error"].keys() == {"code", "message"}
+    assert check(encode_error(1, 5, "No.", [1]))["error"]["data"] == [1]
+    assert check(encode_notification("notifications/x", {"a": 1})) == {"jsonrpc": "2.0", "method": "notifications/x", "params": {"a": 1}}
+    assert check(encode_notification("notifications/x")) == {"jsonrpc": "2.0", "method": "notifications/x"}
+    assert check(encode_request("q", "m", {"_meta": {}}))["id"] == "q"
+    mcp_types_validate("JSONRPCMessage", json.loads(encode_request("q", "m", {"_meta": {}})))
+
+
+def test_an_error_whose_request_was_unreadable_has_no_id() -> None:
+    # JR-09: absent, not null
+    assert "id" not in check(encode_error(None, -32700, "No."))
+
+
+def test_messages_are_one_line_of_utf8() -> None:
+    # SD-01, JR-01
+    line = encode_result("é\n", {"a": "x\r\n\u2028"})
+    assert b"\n" not in line
+    assert b"\r" not in line
+    assert json.loads(line.decode("utf-8"))["result"] == {"a": "x\r\n\u2028"}
+
+
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, {1, 2}.__iter__(), object()])
+def test_what_has_no_json_form_raises_in_its_producer(value: Any) -> None:
+    # SA07: so that the crash guard around the producer answers
+    with pytest.raises((TypeError, UnicodeEncodeError)):
+        encode_result(1, {"a": value})
+
+
+def test_nan_does_not_reach_the_wire_as_nan() -> None:
+    # SA07
+    assert b"NaN" not in encode_result(1, {"a": math.nan})
