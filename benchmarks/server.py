@@ -1,4 +1,4 @@
-"""The benchmark server: Callboard as `callboard run` would serve it, with tools that are as thin as tools can be.
+"""The benchmark server: Callboard as `callboard.run` serves it (uvicorn with uvloop and httptools), with tools as thin as tools can be.
 
 Environment:
     PORT: Where to listen on 127.0.0.1 (8100).
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script find
 import msgspec
 
 from benchmarks.floors.data import FILLERS, PORT, STDIO, filler, hits
-from callboard import Context, Server, asgi, stdio
+from callboard import Context, Server, asgi, run
 from callboard.transport.asgi import App
 
 STREAMS = 100_000
@@ -52,6 +52,8 @@ class SearchResult(msgspec.Struct):
 class Census(msgspec.Struct):
     listeners: int
     tasks: int
+    garbage: int
+    objects: int
 
 
 @server.tool
@@ -128,8 +130,8 @@ async def broadcast() -> Said:
 
 @server.tool
 async def census() -> Census:
-    """Count what the server holds."""
-    return Census(len(server.hub), len(asyncio.all_tasks()))
+    """Count what the server holds, and what only the collector could find."""
+    return Census(len(server.hub), len(asyncio.all_tasks()), gc.collect(), len(gc.get_objects()))
 
 
 @server.resource("bench://greeting")
@@ -150,22 +152,12 @@ for number in range(FILLERS):
 
 
 def make_app() -> App:
-    """The server as an ASGI application that takes any number of listen streams."""
+    """The server as an ASGI application."""
     return asgi(server, max_listens=STREAMS, max_listens_per_principal=STREAMS)
 
 
-def main() -> None:
-    """Serve until told to stop."""
-    if STDIO:
-        asyncio.run(stdio(server))
-        return
-    import uvicorn
-
-    app = make_app()
-    gc.collect()
-    gc.freeze()
-    uvicorn.run(app, host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)
-
-
 if __name__ == "__main__":
-    main()
+    if STDIO:
+        run(server, transport="stdio")
+    else:
+        run(server, port=PORT, log_level="warning", max_listens=STREAMS, max_listens_per_principal=STREAMS)

@@ -233,6 +233,11 @@ class Exchange:
         """What has come of the body so far."""
         return b"".join(event.get("body", b"") for event in self.sent[1:])
 
+    @property
+    def comments(self) -> int:
+        """How many keep-alive comments have come so far."""
+        return sum(line.startswith(b":") for line in self.body.split(b"\n"))
+
     async def until(self, ready: Callable[[], Any]) -> None:
         """Wait until something is true of what was sent."""
         async with asyncio.timeout(BOUND):
@@ -257,8 +262,8 @@ class Exchange:
 
     async def comment(self) -> None:
         """Wait for the next keep-alive."""
-        before = self.body.count(b":\n\n")
-        await self.until(lambda: self.body.count(b":\n\n") > before)
+        before = self.comments
+        await self.until(lambda: self.comments > before)
 
     async def end(self) -> Answer:
         """Wait until the application is done."""

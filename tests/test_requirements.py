@@ -49,7 +49,19 @@ def helper():
     assert {name: citations(text) for name, text in found.items()} == {"test_one": [first, second], "TestTwo::test_two": [third]}
 
 
-def test_only_a_missing_name_is_filled_in() -> None:
-    citing = {"a": ["t1"], "b": ["t2"], "c": ["t3"]}
-    status: dict[str, dict[str, str | list[str]]] = {"a": {"gap": "test to be named"}, "b": {"gap": "issue 5"}, "c": {"tests": ["t0"]}}
-    assert fill(status, citing) == {"a": {"tests": ["t1"]}, "b": {"gap": "issue 5"}, "c": {"tests": ["t0"]}}
+def test_what_is_filled_in() -> None:
+    citing = {"gap": ["t1"], "other gap": ["t2"], "tests": ["t3"], "reason": ["t4"]}
+    status: dict[str, dict[str, str | list[str]]] = {
+        "gap": {"gap": "test to be named"},
+        "other gap": {"gap": "issue 5"},
+        "tests": {"tests": ["t0"]},
+        "gone": {"tests": ["t0"]},
+        "reason": {"not_applicable": "because"},
+    }
+    assert fill(status, citing, ("test to be",)) == {
+        "gap": {"tests": ["t1"]},
+        "other gap": {"gap": "issue 5"},
+        "tests": {"tests": ["t3"]},
+        "gone": {"gap": "test to be named"},
+        "reason": {"not_applicable": "because"},
+    }

@@ -67,7 +67,7 @@ def create() -> None:
 
 def install() -> None:
     """Installs this project in place with its development tools."""
-    pip = [str(INTERPRETER), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    pip = [str(INTERPRETER), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--quiet"]  # errors still show
     for arguments in (["--upgrade", PIP], ["--editable", ".", "--group", "dev"]):
         failed = subprocess.run([*pip, *arguments], cwd=ROOT, check=False).returncode
         if failed:

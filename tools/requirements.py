@@ -6,10 +6,12 @@
     {"not_applicable": "reason"}                           nothing that Callboard does could uphold or break it
     {"gap": "reason"}                                      open, and known to be
 
-A test cites an id by writing it in its body, its docstring, its decorators or the comment right above it: `# HH-12`.
+A test cites an id by writing it in its body, its docstring, its decorators or the comment right above it: `# HH-12`. A transcript of
+`tests/vectors/modern.json` cites the ids of its key `cites`, for the test that replays it.
 
     python tools/requirements.py            what is open, and cited ids whose status does not name the citing test
-    python tools/requirements.py --fill     write those tests into status.json, for ids whose gap is "test to be named"
+    python tools/requirements.py --fill [REASON ...]    write the citing tests into status.json: in place of the tests that stand there, and
+                                                        of gaps that begin with a REASON ("test to be named" by default)
 """
 
 import ast
@@ -25,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 LEDGER = TESTS / "requirements" / "ledger.json"
 STATUS = TESTS / "requirements" / "status.json"
+TRANSCRIPTS = TESTS / "vectors" / "modern.json"
+REPLAY = "tests/matrix/test_transcripts.py::test_the_server_answers_as_written"
 UNNAMED = "test to be named"
 
 Status = dict[str, dict[str, str | list[str]]]
@@ -81,13 +85,14 @@ def citation() -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(areas)})-\d\d\b")
 
 
+@cache
 def existing_tests() -> dict[str, str]:
     """Name as pytest selects it, without parameters -> the test's source with its decorators and the comment above it."""
     return {
         f"{path.relative_to(ROOT)}::{name}": source
         for path in sorted(TESTS.rglob("test_*.py"))
         for name, source in cases_in(path.read_text(encoding="utf-8")).items()
-    }
+    } | {f"{REPLAY}[{each['name']}]": each["cites"] for each in json.loads(TRANSCRIPTS.read_text(encoding="utf-8"))["transcripts"]}
 
 
 def cases_in(source: str) -> dict[str, str]:
@@ -130,10 +135,17 @@ def unlisted(status: Status, citing: dict[str, list[str]]) -> dict[str, list[str
     return {key: names for key, names in loose.items() if names}
 
 
-def fill(status: Status, citing: dict[str, list[str]]) -> Status:
-    """Status with the citing tests written in where only their name was missing."""
-    unnamed = {key for key, row in status.items() if row.get("gap") == UNNAMED}
-    return {**status, **{key: {"tests": list(names)} for key, names in citing.items() if key in unnamed}}
+def fill(status: Status, citing: dict[str, list[str]], reasons: tuple[str, ...]) -> Status:
+    """Status with the citing tests written in: in place of what tests there were, and of gaps for one of the reasons.
+
+    An id whose tests are gone and that no test cites any more becomes a gap.
+    """
+    filled = dict(status)
+    for key, row in status.items():
+        names = citing.get(key)
+        if "tests" in row or (names and str(row.get("gap", "")).startswith(reasons)):
+            filled[key] = {"tests": list(names)} if names else {"gap": UNNAMED}
+    return filled
 
 
 def report(status: Status) -> str:
@@ -158,8 +170,8 @@ def report(status: Status) -> str:
 def main() -> None:
     """Prints the report, or fills in what the tests cite."""
     status = statuses()
-    if "--fill" in sys.argv[1:]:
-        status = fill(status, cited())
+    if sys.argv[1:2] == ["--fill"]:
+        status = fill(status, cited(), tuple(sys.argv[2:]) or (UNNAMED,))
         write(status)
     print(report(status))
 

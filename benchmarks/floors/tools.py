@@ -1,6 +1,5 @@
 """The floor's catalogue and its answers, as plain as can be: look up, call, encode."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -97,7 +96,6 @@ TOOLS: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Any]]] = {
     "length": (TextArguments, lambda given: len(given.text)),
     "search": (SearchArguments, lambda given: search(given.query)),
     "broadcast": (NoArguments, lambda _given: broadcast()),
-    "census": (NoArguments, lambda _given: {"listeners": len(LISTENERS), "tasks": len(asyncio.all_tasks())}),
 }
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from callboard.core.era import Request
-from callboard.core.outcome import Accepted, Deferred, NeedInput, Reply
+from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import CallboardError, Fail, NotFound, Reason, RegistrationError, ToolError
 from callboard.server.app import Server
 from callboard.server.context import Context
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from callboard.compose import asgi, run, stdio
 
 __all__ = [
-    "Accepted",
+    "CacheHint",
     "CallboardError",
     "Client",
     "Context",
-    "Deferred",
     "Depends",
     "Fail",
     "Layer",
     "NeedInput",
     "NotFound",
+    "Outcome",
     "Reason",
     "RegistrationError",
     "Reply",

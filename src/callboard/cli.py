@@ -11,12 +11,12 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -65,7 +65,7 @@ class Refusal(click.ClickException):
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("callboard"), prog_name="callboard")
+@click.version_option(package_name="callboard", prog_name="callboard")
 def main() -> None:
     """Serve MCP tools, look at servers, call tools.
 
@@ -99,10 +99,17 @@ def run(program: str, *, stdio: bool, host: str | None, port: int | None, path: 
         options = ["--host", host, "--port", str(port), "--path", path, "--log-level", log_level]
         folder = Path(split_place(program)[0]).parent if program.partition(":")[0].endswith(".py") else Path()
         sys.exit(serve_with_reload([sys.executable, "-m", "callboard", "run", program, *options], folder.resolve()))
+    signal.signal(signal.SIGTERM, _leave)  # A40: what a supervisor asks for is no failure
     try:
         serve(_load(program), host=host, port=port, path=path, log_level=log_level)
     except RegistrationError as error:
         raise Refusal(str(error)) from error
+    except KeyboardInterrupt:
+        return
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(0)
 
 
 @main.command(name="list")
@@ -155,7 +162,7 @@ def call(target: str, tool: str, arguments: tuple[str, ...], *, json_args: str, 
     if result.is_error:
         raise click.ClickException(_printable(text, terminal=sys.stderr.isatty()))
     if not as_json:
-        click.echo(_printable(text, terminal=sys.stdout.isatty()))
+        click.echo(_printable(text, terminal=sys.stdout.isatty()), color=True)  # click would strip colours off a file
 
 
 def _load(program: str) -> Any:

@@ -115,6 +115,8 @@ def endpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     with process([sys.executable, "-m", *words], folder / "log") as started:
         wait_until_listening(started, port, folder / "log")
         yield Endpoint(setup, port, cert if setup.tls else None)
+    printed = (folder / "log").read_text(errors="replace")
+    assert "Traceback" not in printed, printed
 
 
 def message(method: str, params: Mapping[str, Any], *, token: str | None = None) -> tuple[dict[str, str], bytes]:
@@ -211,14 +213,19 @@ async def test_a_client_that_goes_away_cancels_its_call(endpoint: Endpoint) -> N
 
 
 async def test_listeners_that_went_away_make_room(endpoint: Endpoint) -> None:
-    """The server takes 20 at a time."""
+    """The server takes 20 at a time, and asks those past that to try again: so 100 get in only if the departed are noticed."""
     if endpoint.setup.silent:
         pytest.skip(endpoint.setup.silent)
     wanted = message("subscriptions/listen", {"notifications": {"toolsListChanged": True}})
     async with asyncio.timeout(LIMIT), endpoint.client() as client:
-        for _ in range(50):
+        heard = 0
+        while heard < 100:
             async with client.post(*wanted) as answer:
-                assert (await Listener(answer).message())["method"] == "notifications/subscriptions/acknowledged"
+                status = (await answer.head()).status
+                assert status in {200, 503}
+                if status == 200:
+                    await Listener(answer).message()
+                    heard += 1
 
 
 async def test_many_calls_share_a_client(endpoint: Endpoint) -> None:

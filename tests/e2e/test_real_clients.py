@@ -101,9 +101,10 @@ def test_the_current_protocol_is_spoken_without_asking(session: Session) -> None
     assert session.steps["pinned"]["result"]["structuredContent"] == {"total": 2}
 
 
-def test_tools_are_listed_in_the_order_of_their_registration(session: Session) -> None:
+def test_tools_of_all_pages_are_listed_in_the_order_of_their_registration(session: Session) -> None:
     seen = session.steps["tools"]
-    assert seen["names"][:4] == ["add", "count", "log", "refuse"]
+    names = "add count log refuse crash seat double hold released perform prompt_actor announce sell"  # three pages
+    assert seen["names"] == names.split()
     first = seen["first"]
     assert (first["title"], first["description"], first["annotations"]) == ("Addition", "Add two numbers.", {"readOnlyHint": True})
     assert first["inputSchema"]["properties"]["a"] == {"type": "integer", "description": "The first."}

@@ -97,7 +97,7 @@ class Client:
         target: A URL (`http://...`, `https://...`), a `.py` file (served over stdio in a child process by `callboard run`), a command as
             a list of words (its stdin and stdout are the connection), or a `Server` object (in memory).
         timeout: Seconds that a request may take in all, unless it says otherwise; None for no limit.
-        on_progress: Gets the progress of every call that has no callback of its own.
+        on_progress: Gets the progress of every request that has no callback of its own.
         on_log: Gets the server's log messages; without it, servers are asked for none.
         log_level: The least severe level that `on_log` wants.
         client_info: How the client introduces itself; as `callboard` by default.
@@ -321,7 +321,7 @@ class Client:
             return headers
         try:
             headers["Mcp-Name"] = encode_value(str(params.get(row.mirrored, "")))
-            if method == "tools/call" and (known := self._params.get(params["name"])):
+            if method == "tools/call" and (known := self._params.get(params.get("name", ""))):
                 headers |= mirror_params(known, params.get("arguments") or {})
         except HeaderValueError as error:
             raise ClientError(f"the request can't be sent: {error}", origin) from error
@@ -333,7 +333,7 @@ class Client:
         origin = Origin(self.target, method, request_id)
         if not self._open:
             raise ClientError("the client is not open: use it inside `async with Client(...) as client`", origin)
-        meta = {**self._meta, **params.get("_meta", {})}
+        meta = {**self._meta, **(params.get("_meta") or {})}
         if progress is not None:
             meta[versions.META_PROGRESS_TOKEN] = request_id  # PR-01: as unique as the id
         try:
@@ -365,17 +365,22 @@ class Client:
     async def _hand_on(self, note: RawNotification, progress: OnProgress | None, origin: Origin) -> None:
         """Give progress and logs to whoever wants them; what does not fit the protocol is dropped, for the answer still counts."""
         done: Awaitable[None] | None = None
-        try:
-            if note.method == "notifications/progress" and progress is not None:
-                step = _decode_progress(note.params or b"{}")
-                if step.progress_token == origin.request_id:
-                    done = progress(step.progress, _given(step.total), _given(step.message))
-            elif note.method == "notifications/message" and self._on_log is not None:
-                done = self._on_log(_decode_log(note.params or b"{}"))
-        except msgspec.DecodeError as error:
-            logger.warning("%s: dropped a notification: %s: %s", self.target, note.method, error)
+        if note.method == "notifications/progress" and progress is not None:
+            step = self._read_note(_decode_progress, note)
+            if step is not None and step.progress_token == origin.request_id:
+                done = progress(step.progress, _given(step.total), _given(step.message))
+        elif note.method == "notifications/message" and self._on_log is not None:
+            log = self._read_note(_decode_log, note)
+            done = self._on_log(log) if log is not None else None
         if done is not None and inspect.isawaitable(done):
             await done
+
+    def _read_note(self, decode: Callable[[Any], T], note: RawNotification) -> T | None:
+        try:
+            return decode(note.params or b"{}")
+        except msgspec.DecodeError as error:
+            logger.warning("%s: dropped a notification: %s: %s", self.target, note.method, error)
+            return None
 
     async def _ask(
         self,

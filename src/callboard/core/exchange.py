@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import NamedTuple
+
+import msgspec
 
 __all__ = ["HARD_CAP", "SOFT_CAP", "Exchange", "State", "Write"]
 
@@ -37,7 +38,11 @@ class State(Enum):
     CANCELLED = auto()
 
 
-class Write(NamedTuple):
+# Looking a member up in its enum costs more than the whole transition.
+_OPEN, _STREAMING, _DONE, _CANCELLED = State
+
+
+class Write(msgspec.Struct):
     """What the shell must write next.
 
     Attributes:
@@ -79,7 +84,7 @@ class Exchange:
     )
 
     def __init__(self, wake: Callable[[], None], *, streams: bool = True, streams_only: bool = False) -> None:
-        self.state = State.OPEN
+        self.state = _OPEN
         self.streams = streams
         self.streams_only = streams_only
         self.wake = wake
@@ -96,7 +101,7 @@ class Exchange:
     @property
     def open(self) -> bool:
         """Whether emissions are still taken."""
-        return self.state is State.OPEN or self.state is State.STREAMING
+        return self.state is _OPEN or self.state is _STREAMING
 
     @property
     def congested(self) -> bool:
@@ -120,11 +125,11 @@ class Exchange:
         Returns:
             Whether it was taken.
         """
-        if not self.streams or (self.state is not State.STREAMING and self.state is not State.OPEN):
+        if not self.streams or (self.state is not _STREAMING and self.state is not _OPEN):
             return False
         if self._size > SOFT_CAP:
             return self._emit_congested(note, key, droppable=droppable)
-        self.state = State.STREAMING
+        self.state = _STREAMING
         self._push(note)
         return True
 
@@ -161,29 +166,32 @@ class Exchange:
             status: HTTP status; counts only while the head is open (rule 1).
             answer: The encoded JSON-RPC response, or empty for none.
         """
-        if self.state is State.OPEN:
+        if self.state is _OPEN:
             self._status = 0 if self.streams_only and status == 200 else status
-        elif self.state is not State.STREAMING:
+        elif self.state is not _STREAMING:
             return
-        self.state = State.DONE
+        self.state = _DONE
         if answer:
             self._waiting.append(answer)
 
     def cancel(self) -> None:
         """Give the exchange up: nothing more is taken or written."""
         if self.open:
-            self.state = State.CANCELLED
+            self.state = _CANCELLED
             self._clear()
 
     def take(self) -> Write | None:
         """Hand over what waits, or None when there is nothing to write."""
-        notes, last = self._waiting, self.state is State.DONE
-        if self.state is State.CANCELLED or self._ended or not (notes or last):
+        notes, last = self._waiting, self.state is _DONE
+        if self.state is _CANCELLED or self._ended or not (notes or last):
             return None
         self._ended = last
         status, streaming = (0, False) if self._head else (self._status or 200, self._status == 0)
         self._head = True
-        self._clear()
+        if self._drained is None:
+            self._waiting, self._keyed, self._size = [], None, 0
+        else:
+            self._clear()
         return Write(status, streaming, notes, last)
 
     def _clear(self) -> None:

@@ -169,7 +169,7 @@ def compare_name(header: bytes | None, expected: str) -> bool:
     if header is None:
         return False
     text = header.decode("latin-1")
-    if text == expected and _is_plain(text):
+    if text == expected and ((text.isascii() and text.isidentifier()) or _is_plain(text)):  # most names need no regular expression
         return True
     try:
         return decode_value(text) == expected

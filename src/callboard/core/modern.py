@@ -14,7 +14,7 @@ from callboard.core.era import Envelope, Headers, Request
 from callboard.core.headers import compare_name
 from callboard.core.outcome import Accepted, CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import REASONS, Fail, Reason
-from callboard.wire.jsonrpc import Message, RawNotification, RawRequest, RequestId, encode_error, encode_result
+from callboard.wire.jsonrpc import Message, RawNotification, RawRequest, RequestId, encode, encode_error, encode_result
 from callboard.wire.methods import METHODS, Method
 from callboard.wire.v2026_07_28 import Implementation
 from callboard.wire.versions import LATEST, LEGACY
@@ -55,6 +55,7 @@ _decode_meta = msgspec.json.Decoder(_Meta).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_handshake = msgspec.json.Decoder(_Handshake).decode
 _decode_claim = msgspec.json.Decoder(_ClaimParams).decode
+_LATEST_VALUE = LATEST.encode()
 _NO_META = f'params._meta must carry "{_VERSION_KEY}" and "io.modelcontextprotocol/clientCapabilities" (protocol {LATEST}).'
 _OLDEST = LEGACY[-1]  # VN-23: what a client is taken for that names no version
 
@@ -80,47 +81,52 @@ class Modern:
 
     def __init__(self, server_info: Implementation | None, *, supported: tuple[str, ...] = (LATEST,)) -> None:
         self.supported = supported
-        self._meta = {} if server_info is None else {"io.modelcontextprotocol/serverInfo": msgspec.to_builtins(server_info)}
+        self._meta = {} if server_info is None else {"io.modelcontextprotocol/serverInfo": msgspec.Raw(encode(server_info))}
 
     def claims(self, message: Message, headers: Headers | None) -> bool:
         """Body first, header second (ERAS.md steps 4, 5)."""
         if headers is not None:
             stated = headers.get(b"mcp-protocol-version")
+            if stated == _LATEST_VALUE:
+                return True
             if stated is not None and stated.decode("latin-1").strip() not in LEGACY:
                 return True
         return isinstance(message, RawRequest | RawNotification) and _stated_version(message) is not msgspec.UNSET
 
     def lift(self, message: RawRequest, headers: Headers | None) -> Request | Fail:
-        """Read a request; see the module's order of checks."""
+        """Read a request whose every part is right; where one is not, `_explain` finds which comes first in the order of checks."""
+        row = METHODS.get(message.method)
+        if row is None:
+            return self._explain(message, headers)
+        try:
+            params = row.decode(message.params or b"{}")
+            meta = _decode_meta(params.meta)
+        except msgspec.DecodeError as error:
+            return self._explain(message, headers, error)
+        if meta.version != LATEST or (headers is not None and not _mirrors(headers, row, params)):
+            return self._explain(message, headers)
+        envelope = Envelope(meta.version, meta.capabilities, meta.client_info, meta.log_level, meta.progress_token, params.meta)
+        return Request(message.id, message.method, params, row, envelope, headers)
+
+    def _explain(self, message: RawRequest, headers: Headers | None, error: Exception | None = None) -> Fail:
+        """Say what is wrong with a request; see the module's order of checks."""
         raw_meta = self._raw_meta(message)
         if isinstance(raw_meta, Fail):
             return self._refuse_unversioned(message, headers) or raw_meta
         try:
             meta = _decode_meta(raw_meta)
-        except msgspec.DecodeError as error:
-            return self._check_version(_stated_version(message), headers) or Fail(Reason.INVALID_PARAMS, f"params._meta: {error}")
+        except msgspec.DecodeError as fault:
+            return self._check_version(_stated_version(message), headers) or _unreadable("params._meta", fault)
         if fail := self._check_version(meta.version, headers):
             return fail
-        method = message.method
-        row = METHODS.get(method)
-        if (
-            headers is not None
-            and (row is None or headers.get(b"mcp-method") != method.encode())
-            and (fail := _check_method(method, headers))
-        ):
+        if headers is not None and (fail := _check_method(message.method, headers)):
             return fail
+        row = METHODS.get(message.method)
         if row is None:
             return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: protocol {LATEST} has none of this name.")
-        try:
-            params = row.decode(message.params or b"{}")
-        except msgspec.DecodeError as error:
-            return Fail(Reason.INVALID_PARAMS, f"params: {error}")
-        if headers is not None and row.mirrored:
-            name: str = getattr(params, row.mirrored)
-            if not compare_name(headers.get(b"mcp-name"), name):
-                return Fail(Reason.HEADER_MISMATCH, f"Mcp-Name must equal params.{row.mirrored}.")
-        envelope = Envelope(meta.version, meta.capabilities, meta.client_info, meta.log_level, meta.progress_token, raw_meta)
-        return Request(message.id, method, params, row, envelope, headers)
+        if error is not None:
+            return _unreadable("params", error)
+        return Fail(Reason.HEADER_MISMATCH, f"Mcp-Name must equal params.{row.mirrored}.")
 
     def notice(self, message: RawNotification, headers: Headers | None) -> Fail | None:
         """Check a notification's headers where there are any (HM-22: none are required)."""
@@ -161,7 +167,7 @@ class Modern:
         try:
             meta = _decode_params(message.params).meta
         except msgspec.DecodeError as error:
-            return Fail(Reason.INVALID_PARAMS, f"params: {error}")
+            return _unreadable("params", error)
         return meta if isinstance(meta, msgspec.Raw) else Fail(Reason.INVALID_PARAMS, _NO_META)
 
     def _refuse_unversioned(self, message: RawRequest, headers: Headers | None) -> Fail | None:
@@ -193,6 +199,26 @@ class Modern:
         supported = list(self.supported)
         text = f"Unsupported protocol version; supported: {', '.join(supported)}."
         return Fail(Reason.VERSION, text, {"supported": supported, "requested": requested})
+
+
+def _mirrors(headers: Headers, row: Method, params: Any) -> bool:
+    """Whether the required headers say what the body says (HH-01..HH-08)."""
+    exact = headers.get(b"mcp-protocol-version") == _LATEST_VALUE and headers.get(b"mcp-method") == row.header
+    if not exact and (_trimmed(headers, b"mcp-protocol-version") != _LATEST_VALUE or _trimmed(headers, b"mcp-method") != row.header):
+        return False
+    return not row.mirrored or compare_name(headers.get(b"mcp-name"), getattr(params, row.mirrored))
+
+
+def _trimmed(headers: Headers, name: bytes) -> bytes:
+    return headers.get(name, b"").strip(b" \t")
+
+
+def _unreadable(where: str, error: Exception) -> Fail:
+    """What msgspec expected; its texts about enums and tags repeat the client's value, which must not be echoed."""
+    expected, at, path = str(error).partition(" - at ")
+    if not expected.startswith(("Expected", "Object missing")):
+        expected = "not one of the allowed values" if at else "not valid"
+    return Fail(Reason.INVALID_PARAMS, f"{where}: {expected}{at}{path}.")
 
 
 def _check_method(method: str, headers: Headers) -> Fail | None:

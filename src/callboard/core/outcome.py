@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from callboard.errors import Fail
+from callboard.errors import Fail, RegistrationError
 
 __all__ = ["Accepted", "CacheHint", "Deferred", "NeedInput", "Outcome", "Reply"]
 
@@ -20,7 +20,11 @@ class CacheHint(msgspec.Struct, frozen=True):
     """
 
     ttl_ms: int = 0
-    scope: str = "private"
+    scope: Literal["private", "public"] = "private"
+
+    def __post_init__(self) -> None:
+        if self.ttl_ms < 0 or self.scope not in {"private", "public"}:
+            raise RegistrationError(f"CacheHint: ttl_ms is 0 or more and scope private or public, not {self.ttl_ms} and {self.scope!r}.")
 
 
 class Reply(msgspec.Struct):

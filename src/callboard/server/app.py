@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
-from callboard.core.era import Request
-from callboard.core.outcome import CacheHint, Outcome
+from callboard.core.outcome import CacheHint
 from callboard.errors import Fail, Reason, RegistrationError
 from callboard.server.component import (
     COMPLETION_CAP,
@@ -25,7 +25,6 @@ from callboard.server.component import (
     Tool,
     sole_error,
 )
-from callboard.server.context import Context
 from callboard.server.dispatch import dispatch
 from callboard.server.lifespan import Lifespan, LifespanFactory
 from callboard.server.middleware import Layer, Service, compose
@@ -90,6 +89,8 @@ class Server:
         cache: CacheHint | None = None,
         bus: Bus | None = None,
     ) -> None:
+        if threads < 1:
+            raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
         if not 1 <= completion_cap <= COMPLETION_CAP:
             raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
         self.info = v.Implementation(
@@ -110,17 +111,14 @@ class Server:
         self.lifespan = Lifespan(self, lifespan)
         self._strict = strict_input
         self._declared = None if capabilities is None else dict(capabilities)
-        self.service: Service = compose(self._dispatch, middleware)
+        # Capabilities whose methods are served (EC-10).
+        self.offered: Container[str] = self.registry.offered if self._declared is None else self._declared
+        self.service: Service = compose(partial(dispatch, self), middleware)
 
     @property
     def name(self) -> str:
         """Programmatic name."""
         return self.info.name
-
-    @property
-    def offered(self) -> Container[str]:
-        """Capabilities whose methods are served (EC-10)."""
-        return self.registry.offered if self._declared is None else self._declared
 
     def capabilities(self, *, listens: bool) -> dict[str, Any]:
         """What `server/discover` advertises (MT-18).
@@ -305,16 +303,17 @@ class Server:
         """Tell every client that subscribed to this URI, or to a template that it fits, that its contents changed; from any thread."""
         self.hub.publish("resources", uri)
 
-    def crash(self, request: Request, error: BaseException) -> Fail:
+    def crash(self, method: str, error: BaseException) -> Fail:
         """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""
         error = sole_error(error)
         if isinstance(error, Fail):
             return error
         error_id = secrets.token_hex(4)
-        _log.error("%s failed, error id %s", request.method, error_id, exc_info=error)
+        _log.error("%s failed, error id %s", method, error_id, exc_info=error)
         if self.mask_errors:
             return Fail(Reason.INTERNAL, f"Internal error (id {error_id}).")
-        return Fail(Reason.INTERNAL, f"{type(error).__name__}: {error} (id {error_id}).")
-
-    async def _dispatch(self, request: Request, context: Context) -> Outcome:
-        return await dispatch(self, request, context)
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - an exception that can't say what it is
+            text = type(error).__name__
+        return Fail(Reason.INTERNAL, f"{text} (id {error_id}).")

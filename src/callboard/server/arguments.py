@@ -11,7 +11,7 @@ import msgspec
 from callboard.server.coercion import encode_exact, integral, parse_exact, parse_plain
 from callboard.server.faults import ArgumentFaults, Finding, Judge, covered, show_path
 
-__all__ = ["Arguments", "Misfit", "Unsupported"]
+__all__ = ["Arguments", "Misfit", "TypedArguments", "Unsupported"]
 
 
 class Unsupported(Exception):  # noqa: N818 it is caught and turned into a RegistrationError
@@ -44,18 +44,15 @@ class Arguments(ABC):
 
     Args:
         input_schema: JSON Schema of the arguments, its root an object (TL-05). What it advertises is what `bind` accepts.
-        formats: Formats that count on the failure path.
+        formats: Formats that count when faults are listed.
 
     Attributes:
         input_schema: As given.
     """
 
-    refusals: tuple[type[Exception], ...] = (msgspec.DecodeError, RecursionError)
-    """What `convert` raises for arguments that don't fit."""
-
     def __init__(self, input_schema: dict[str, Any], formats: dict[str, Callable[[str], bool]] | None = None) -> None:
         self.input_schema = input_schema
-        self._judge = Judge(input_schema, formats)
+        self.judge = Judge(input_schema, formats)
 
     @abstractmethod
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
@@ -67,6 +64,13 @@ class Arguments(ABC):
         Raises:
             ArgumentFaults: They don't fit the schema. All faults are listed.
         """
+
+
+class TypedArguments(Arguments):
+    """Arguments that become Python types, with the second look at what the first decode refused."""
+
+    refusals: tuple[type[Exception], ...]
+    """What `convert` raises for arguments that don't fit."""
 
     @abstractmethod
     def convert(self, data: bytes) -> dict[str, Any]:
@@ -110,7 +114,7 @@ class Arguments(ABC):
             except self.refusals:
                 pass
         instance = parse_plain(data)
-        known = self._judge.findings(instance)
+        known = self.judge.findings(instance)
         # per argument: where the schema has said its part, an engine's view of other alternatives only confuses
         more = [finding for finding in self.findings(instance, known) if not covered(finding[0][:1], known)]
         raise ArgumentFaults(known + more or [((), "do not fit the schema")])

@@ -84,33 +84,38 @@ class Policy(msgspec.Struct, kw_only=True, frozen=True):
     concurrency: int | None = None
 
 
+_Run: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[Any]]
+
+
 class _Callee:
     """A user's function with what it is injected with, ready to be called."""
 
-    __slots__ = ("_call", "_injector", "_is_async", "signature")
+    __slots__ = ("_call", "_injector", "_is_async", "call", "signature")
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.signature = read(fn, injected=injection_key)
         self._call = self.signature.call
         self._is_async = self.signature.is_async
         self._injector = compile_injections(self.signature.injections, _provider_injections)
+        self.call: _Run = self._call_with_providers if self._injector.providers else self._call_with_context
+        if self._is_async and not self.signature.injections:
+            self.call = self._call_plainly
 
-    async def call(self, kwargs: dict[str, Any], ctx: Context) -> Any:
-        injector = self._injector
-        if injector.providers:
-            async with AsyncExitStack() as stack:
-                await injector.fill(kwargs, ctx, {}, stack)
-                return await self._invoke(kwargs, ctx)
-        for name in injector.context:
+    def _call_plainly(self, kwargs: dict[str, Any], _ctx: Context) -> Awaitable[Any]:
+        awaitable: Awaitable[Any] = self._call(**kwargs)
+        return awaitable
+
+    async def _call_with_context(self, kwargs: dict[str, Any], ctx: Context) -> Any:
+        for name in self._injector.context:
             kwargs[name] = ctx
         if self._is_async:
             return await self._call(**kwargs)
         return await ctx.mount.workers.run(self._call, kwargs)
 
-    async def _invoke(self, kwargs: dict[str, Any], ctx: Context) -> Any:
-        if self._is_async:
-            return await self._call(**kwargs)
-        return await ctx.mount.workers.run(self._call, kwargs)
+    async def _call_with_providers(self, kwargs: dict[str, Any], ctx: Context) -> Any:
+        async with AsyncExitStack() as stack:
+            await self._injector.fill(kwargs, ctx, {}, stack)
+            return await self._call_with_context(kwargs, ctx)
 
 
 def _provider_injections(provider: Callable[..., Any]) -> dict[str, Any]:
@@ -120,9 +125,6 @@ def _provider_injections(provider: Callable[..., Any]) -> dict[str, Any]:
             f"{signature.label}: a dependency gets only a Context and other Depends; {', '.join(unfilled)} has no default to fall back on."
         )
     return dict(signature.injections)
-
-
-_Run: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[Any]]
 
 
 class Tool:
@@ -246,6 +248,8 @@ def _sole_parameter(signature: Signature) -> str:
 
 def _limited(run: _Run, policy: Policy, name: str) -> _Run:
     """Wrap a tool's run in its policy, the wait for a turn inside the time limit."""
+    if policy.timeout is not None and policy.timeout <= 0:
+        raise RegistrationError(f"timeout must be more than 0 seconds, not {policy.timeout:g}: no call would ever end well.")
     if policy.concurrency is not None:
         run = _in_turn(run, policy.concurrency)
     if policy.timeout is not None:
@@ -503,6 +507,8 @@ class Completer:
             kwargs[self._context] = dict(arguments)
         found: Iterable[str] | None = await self._call(kwargs, ctx)
         values = list(found or ())
+        if isinstance(found, str) or not all(isinstance(value, str) for value in values[:cap]):
+            raise TypeError(f"{self.source}: a completion returns a list of str.")
         return Reply({"completion": {"values": values[:cap], "total": len(values), "hasMore": len(values) > cap}})
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from asyncio import AbstractEventLoop, Future, run_coroutine_threadsafe
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import partial
+from math import isfinite
 from types import GenericAlias
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ import msgspec
 
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
+from callboard.errors import RegistrationError
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RequestId, encode_notification
 from callboard.wire.versions import LOG_LEVELS
@@ -35,6 +37,10 @@ class ListenLimits(msgspec.Struct, frozen=True):
     total: int = 10_000
     per_principal: int = 8
     lifetime: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.total < 1 or self.per_principal < 1 or self.lifetime <= 0:
+            raise RegistrationError("max_listens_per_principal must be at least 1 and listen_lifetime more than 0 seconds.")
 
 
 class Mount:
@@ -214,16 +220,20 @@ class Context:
         Returns:
             Something to await where the function produces faster than a client reads; awaiting is optional.
         """
-        token = self.request.envelope.progress_token
-        if token is None or (self._reached is not None and progress <= self._reached):
+        if self.request.envelope.progress_token is None or not self._exchange.streams:
             return _READY
+        return self._on_loop(partial(self._report, progress, total, message))
+
+    def _report(self, progress: float, total: float | None, message: str | None) -> None:
+        if not isfinite(progress) or (self._reached is not None and progress <= self._reached):
+            return
         self._reached = progress
-        params: dict[str, Any] = {"progressToken": token, "progress": progress}
-        if total is not None:
+        params: dict[str, Any] = {"progressToken": self.request.envelope.progress_token, "progress": progress}
+        if total is not None and isfinite(total):
             params["total"] = total
         if message is not None:
             params["message"] = message
-        return self._emit(encode_notification("notifications/progress", params), "progress", droppable=False)
+        self._exchange.emit(encode_notification("notifications/progress", params), key="progress")
 
     def log(self, level: str, data: Any, logger: str | None = None) -> _Drain | _Ready:
         """Send a log message to the client, at once and from any thread; only when the request asked for logs of this level (LG-01).
@@ -244,7 +254,7 @@ class Context:
         if self._exchange.dropped and not self._exchange.congested:
             self.report_dropped()
         params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
-        return self._emit(encode_notification("notifications/message", params), "", droppable=True)
+        return self._on_loop(partial(self._exchange.emit, encode_notification("notifications/message", params), droppable=True))
 
     def report_dropped(self) -> None:
         """Tell the client how many log messages it was too slow for, and start counting anew."""
@@ -264,14 +274,14 @@ class Context:
             raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
         return run_coroutine_threadsafe(coroutine, workers.loop).result()
 
-    def _emit(self, note: bytes, key: str, *, droppable: bool) -> _Drain | _Ready:
+    def _on_loop(self, emit: Callable[[], Any]) -> _Drain | _Ready:
+        """Emit from whatever thread: what one function says keeps its order."""
         workers = self._mount.workers
-        exchange = self._exchange
         if threading.get_ident() == workers.thread:
-            exchange.emit(note, key=key, droppable=droppable)
+            emit()
         else:
             try:
-                workers.loop.call_soon_threadsafe(partial(exchange.emit, note, key=key, droppable=droppable))
+                workers.loop.call_soon_threadsafe(emit)
             except RuntimeError:
                 return _READY  # the loop has closed
-        return _Drain(exchange, workers.loop) if exchange.congested else _READY
+        return _Drain(self._exchange, workers.loop) if self._exchange.congested else _READY

@@ -6,18 +6,22 @@ Per call and cached within the call; a generator's part after its `yield` runs w
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, TypeVar, overload
 
 from callboard.errors import RegistrationError
 from callboard.server.context import Context
+from callboard.server.workers import Workers
 
-__all__ = ["Depends", "Injector", "compile_injections", "injection_key"]
+__all__ = ["Dependency", "Depends", "Injector", "compile_injections", "injection_key"]
+
+T = TypeVar("T")
 
 
-class Depends:
-    """Default value of a parameter that another function provides: `db: Db = Depends(open_db)`.
+class Dependency:
+    """What `Depends` leaves as a parameter's default.
 
     Args:
         provider: A function, coroutine function, or (async) generator function; it may take a `Context` and further `Depends`.
@@ -31,9 +35,30 @@ class Depends:
         self.use_cache = use_cache
 
 
+@overload
+def Depends(provider: Callable[..., AsyncIterator[T]], /, *, use_cache: bool = True) -> T: ...
+@overload
+def Depends(provider: Callable[..., Iterator[T]], /, *, use_cache: bool = True) -> T: ...
+@overload
+def Depends(provider: Callable[..., Awaitable[T]], /, *, use_cache: bool = True) -> T: ...
+@overload
+def Depends(provider: Callable[..., T], /, *, use_cache: bool = True) -> T: ...
+def Depends(provider: Callable[..., Any], /, *, use_cache: bool = True) -> Any:  # noqa: N802 - reads as the marker it is
+    """Let another function provide a parameter, as its default value.
+
+    For example `def total(db: Db = Depends(open_db)) -> int`.
+
+    Args:
+        provider: A function, coroutine function, or (async) generator function, which yields the value once and cleans up after it.
+            It may take a `Context` and further `Depends`. `def` ones run on a thread, like every `def` function.
+        use_cache: Whether one value serves the whole call.
+    """
+    return Dependency(provider, use_cache=use_cache)
+
+
 def injection_key(annotation: Any, default: Any) -> Hashable | None:
     """What a parameter is injected with; None when the caller gives it."""
-    if isinstance(default, Depends):
+    if isinstance(default, Dependency):
         return default
     return Context if annotation is Context else None
 
@@ -41,35 +66,39 @@ def injection_key(annotation: Any, default: Any) -> Hashable | None:
 class _Provider:
     """A compiled `Depends`."""
 
-    __slots__ = ("enter", "fn", "key", "needs", "use_cache")
+    __slots__ = ("fn", "needs", "use_cache")
 
-    def __init__(self, depends: Depends, needs: Injector) -> None:
-        fn = depends.provider
-        self.fn = fn
-        self.key = fn
-        self.use_cache = depends.use_cache
+    def __init__(self, dependency: Dependency, needs: Injector) -> None:
+        self.fn: Callable[..., Any] = dependency.provider
+        self.use_cache = dependency.use_cache
         self.needs = needs
-        self.enter: Callable[..., Any] | None = None
-        if inspect.isasyncgenfunction(fn):
-            self.enter = asynccontextmanager(fn)
-        elif inspect.isgeneratorfunction(fn):
-            self.enter = contextmanager(fn)
 
     async def provide(self, ctx: Context, cache: dict[Any, Any], stack: AsyncExitStack) -> Any:
-        if self.use_cache and self.key in cache:
-            return cache[self.key]
+        if self.use_cache and self.fn in cache:
+            return cache[self.fn]
         kwargs: dict[str, Any] = {}
         await self.needs.fill(kwargs, ctx, cache, stack)
-        if self.enter is None:
-            value = self.fn(**kwargs)
-            if inspect.isawaitable(value):
-                value = await value
-        else:
-            manager = self.enter(**kwargs)
-            value = await stack.enter_async_context(manager) if hasattr(manager, "__aenter__") else stack.enter_context(manager)
+        value = await self._make(kwargs, ctx.mount.workers, stack)
         if self.use_cache:
-            cache[self.key] = value
+            cache[self.fn] = value
         return value
+
+    async def _make(self, kwargs: dict[str, Any], workers: Workers, stack: AsyncExitStack) -> Any:
+        if inspect.isasyncgenfunction(self.fn):
+            return await stack.enter_async_context(asynccontextmanager(self.fn)(**kwargs))
+        if inspect.isgeneratorfunction(self.fn):
+            manager = contextmanager(self.fn)(**kwargs)
+            value = await workers.run(manager.__enter__, {})
+            stack.push_async_exit(partial(_leave, workers, manager))
+            return value
+        if inspect.iscoroutinefunction(self.fn):
+            return await self.fn(**kwargs)
+        value = await workers.run(self.fn, kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+
+async def _leave(workers: Workers, manager: AbstractContextManager[Any], *error: Any) -> bool | None:
+    return await workers.run(partial(manager.__exit__, *error), {}, bounded=False)
 
 
 class Injector:
@@ -110,7 +139,7 @@ def compile_injections(
     context = tuple(name for name, key in injections.items() if key is Context)
     providers: dict[str, _Provider] = {}
     for name, key in injections.items():
-        if not isinstance(key, Depends):
+        if not isinstance(key, Dependency):
             continue
         if key.provider in path:
             circle = " -> ".join(getattr(fn, "__qualname__", repr(fn)) for fn in (*path, key.provider))

@@ -30,11 +30,7 @@ class Served(Protocol):
     completion_cap: int
     registry: Registry
     hub: Hub
-
-    @property
-    def offered(self) -> Container[str]:
-        """Capabilities whose methods are served (EC-10)."""
-        ...
+    offered: Container[str]
 
     def capabilities(self, *, listens: bool) -> dict[str, Any]:
         """What `server/discover` advertises."""

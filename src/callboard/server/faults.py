@@ -80,7 +80,7 @@ def covered(path: tuple[str | int, ...], findings: Iterable[Finding]) -> bool:
     return any(known[: len(path)] == path[: len(known)] for known, _ in findings)
 
 
-_AT = re.compile(r"(.*?)(?: - at `(\$.*)`)?", re.DOTALL)
+_AT = re.compile(r"(.*?)(?: - at `(key` in `)?(\$.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -91,10 +91,12 @@ def read_message(error: msgspec.ValidationError) -> tuple[tuple[str | int, ...],
     """
     match = _AT.fullmatch(str(error))
     assert match is not None  # the pattern takes any text
-    text, where = match.groups()
+    text, of_key, where = match.groups()
     path = tuple(key or int(at) for key, at in _STEP.findall(where or ""))
     if text.startswith(("Invalid enum value", "Invalid value")):  # it repeats the value
-        return path, "must be one of the values that the schema lists", True
+        text = "Expected one of the values that the schema lists"
+    if of_key:
+        text = f"Object key: {text[0].lower()}{text[1:]}"
     if text.startswith(("Expected ", "Integer value ", "Number ", "Object ")):
         return path, f"{text[0].lower()}{text[1:]}", True
     return path, text, False
@@ -151,7 +153,7 @@ def _read(error: Any, root: dict[str, Any], instance: Any) -> Iterator[Finding]:
     """Translate one error of `jsonschema_rs`; its kind says which details it has."""
     path = tuple(error.instance_path)
     kind = error.kind
-    parent = locate(root, error.schema_path[:-1])
+    parent = _parent(error, root)
     unexpected = getattr(kind, "unexpected", None)
     if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:  # it doesn't say which
         unexpected = locate(instance, path)
@@ -161,6 +163,8 @@ def _read(error: Any, root: dict[str, Any], instance: Any) -> Iterator[Finding]:
         known = _names(parent.get("properties", ())) if isinstance(parent, dict) else ""
         hint = f"unknown {'field' if path else 'argument'}; there are{f': {known}' if known else ' none'}"
         yield from (((*path, name), hint) for name in unexpected)
+    elif kind.name == "propertyNames":
+        yield path, f"every key must be {describe(parent, root)}"
     elif (context := getattr(kind, "context", None)) is not None:
         yield from _read_union(error, context, root, instance)
     elif kind.name in _DESCRIBABLE and isinstance(parent, dict):
@@ -169,17 +173,25 @@ def _read(error: Any, root: dict[str, Any], instance: Any) -> Iterator[Finding]:
         yield path, f"must satisfy {kind.name!r} of the schema"
 
 
+def _parent(error: Any, root: dict[str, Any]) -> Any:
+    """The schema that has the keyword; of one with an `$id` of its own, to which paths are relative, the keyword alone."""
+    document = (error.absolute_keyword_location or "").partition("#")[0]
+    if document and document != str(root.get("$id")).rstrip("#"):
+        return {error.kind.name: error.kind.value}
+    return locate(root, error.schema_path[:-1])
+
+
 def _read_union(error: Any, branches: list[list[Any]], root: dict[str, Any], instance: Any) -> Iterator[Finding]:
     """Faults of the one alternative that was meant, as far as type and tags tell which; else what the alternatives are."""
     path = tuple(error.instance_path)
-    parent = locate(root, error.schema_path[:-1])
+    parent = _parent(error, root)
     meant: list[list[Any]] = []
     tags: dict[tuple[str | int, ...], list[str]] = {}
     for branch in branches:
         wrong = [e for e in branch if tuple(e.instance_path) == path and e.kind.name in {"type", "enum", "const", "falseSchema"}]
         tag = [e for e in branch if len(e.instance_path) == len(path) + 1 and e.kind.name in {"enum", "const"}]
         for inner in tag:
-            tags.setdefault(tuple(inner.instance_path), []).append(describe(locate(root, inner.schema_path[:-1]), root))
+            tags.setdefault(tuple(inner.instance_path), []).append(describe(_parent(inner, root), root))
         if not wrong and not tag and branch:
             meant.append(branch)
     if len(meant) == 1:

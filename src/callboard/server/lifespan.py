@@ -60,8 +60,9 @@ class Lifespan:
         loop = asyncio.get_running_loop()
         run = self._run
         if run is None or run.loop is not loop:
+            manager = self._factory(self._server)
             run = self._run = _Run(loop)
-            run.task = loop.create_task(run.live(self._factory(self._server)), name="callboard-lifespan")
+            run.task = loop.create_task(run.live(manager), name="callboard-lifespan")
         run.users += 1
         try:
             return await asyncio.shield(run.ready)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect as mi
 
 from callboard.server.annotation import open_alias, rebuild
-from callboard.server.arguments import Arguments, Misfit, Unsupported
+from callboard.server.arguments import Misfit, TypedArguments, Unsupported
 from callboard.server.faults import Finding, covered, describe, read_message
 from callboard.server.json_schema import Generator, json_default
 from callboard.server.signature import EMPTY, Parameter, Signature
@@ -52,7 +52,7 @@ _FORMATS: dict[str, Callable[[str], bool]] = {
 """What formats mean when faults are listed: exactly what msgspec takes."""
 
 
-class MsgspecArguments(Arguments):
+class MsgspecArguments(TypedArguments):
     """Arguments by msgspec: one decode, one `asdict`.
 
     Args:
@@ -63,6 +63,8 @@ class MsgspecArguments(Arguments):
         Unsupported: msgspec refuses an annotation.
     """
 
+    refusals = (msgspec.DecodeError, RecursionError)
+
     def __init__(self, signature: Signature, *, strict: bool) -> None:
         generator = Generator(output=False)
         self._types = {parameter.name: rebuild(parameter.annotation, open_alias) for parameter in signature.parameters}
@@ -70,8 +72,8 @@ class MsgspecArguments(Arguments):
         super().__init__(_root(signature.parameters, properties, generator.defs, strict=strict), _FORMATS)
         fields = [_field(parameter, self._types[parameter.name]) for parameter in signature.parameters]
         # a class whose name is all underscores: others mangle a parameter like `__x`
-        self._struct = msgspec.defstruct("_", fields, kw_only=True, forbid_unknown_fields=strict)
-        self._decode = _decoder(self._struct, None)
+        struct = msgspec.defstruct("_", fields, kw_only=True, forbid_unknown_fields=strict)
+        self._decode = msgspec.json.Decoder(struct).decode
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """See `Arguments.bind`."""
@@ -81,11 +83,11 @@ class MsgspecArguments(Arguments):
             return self.explain(raw or b"{}")
 
     def convert(self, data: bytes) -> dict[str, Any]:
-        """See `Arguments.convert`."""
+        """See `TypedArguments.convert`."""
         return msgspec.structs.asdict(self._decode(data))
 
     def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:
-        """See `Arguments.findings`: every parameter that the schema has nothing against is decoded by itself."""
+        """See `TypedArguments.findings`: every parameter that the schema has nothing against is decoded by itself."""
         if not isinstance(instance, dict):
             return
         for name, kind in self._types.items():
@@ -107,7 +109,6 @@ class MsgspecArguments(Arguments):
             raise Unsupported(parameter.name, str(error)) from None
         except Unsupported as error:
             raise Unsupported(parameter.name, error.reason) from None
-        _decoder(kind, parameter.name)
         return {**({"description": parameter.description} if parameter.description else {}), **schema, **_default(parameter)}
 
 
@@ -134,7 +135,7 @@ class MsgspecResult:
         except (TypeError, NameError) as error:
             raise Unsupported(None, str(error)) from None
         self.nullable = generator.nullable
-        self._decode = _decoder(kind, None)
+        self._decode = msgspec.json.Decoder(kind).decode
         self._encode = msgspec.json.Encoder(enc_hook=fallback).encode
 
     def encode(self, value: Any) -> bytes:
@@ -154,13 +155,6 @@ class MsgspecResult:
             path, text, _ = read_message(error)
             raise Misfit([(path, text)]) from error
         return data
-
-
-def _decoder(kind: Any, culprit: str | None) -> Callable[[bytes | msgspec.Raw], Any]:
-    try:
-        return msgspec.json.Decoder(kind).decode
-    except (TypeError, NameError, ValueError) as error:
-        raise Unsupported(culprit, str(error)) from None
 
 
 def _root(parameters: Iterable[Parameter], properties: dict[str, Any], defs: dict[str, Any], *, strict: bool) -> dict[str, Any]:

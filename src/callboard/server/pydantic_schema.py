@@ -15,7 +15,7 @@ import msgspec
 from msgspec import inspect as mi
 
 from callboard.server.annotation import rebuild
-from callboard.server.arguments import Arguments, Misfit, Unsupported
+from callboard.server.arguments import Misfit, TypedArguments, Unsupported
 from callboard.server.faults import Finding
 from callboard.server.json_schema import Generator, describe_fields, inline_root
 from callboard.server.signature import EMPTY, Parameter, Signature
@@ -29,7 +29,7 @@ _MOMENTS = ("date-time", "time", "duration")
 """Formats that pydantic names for output also where the value has no offset, a sign or fractions; see `json_schema`."""
 
 
-class PydanticArguments(Arguments):
+class PydanticArguments(TypedArguments):
     """Arguments by pydantic, in strict mode: JSON types are not converted into each other.
 
     Args:
@@ -46,21 +46,21 @@ class PydanticArguments(Arguments):
 
         self.refusals = (ValidationError,)
         # names of fields are ours: pydantic refuses some that Python takes, like `_x`, and warns of others, like `json`
-        self._names = {f"p{at}": parameter.name for at, parameter in enumerate(signature.parameters)}
-        structs = Generator(output=False)
-        fields = {field: _field(parameter, structs) for field, parameter in zip(self._names, signature.parameters, strict=True)}
+        fields = {f"p{at}": parameter for at, parameter in enumerate(signature.parameters)}
+        self._names = {field: parameter.name for field, parameter in fields.items()}
         try:
-            model, schema = self._compile(fields, structs, strict=strict)
+            model, schema = self._compile(fields, strict=strict)
         except Unsupported:
-            for field, name in self._names.items():
-                with _refusals(name):
-                    self._compile({field: fields[field]}, structs, strict=strict)
+            for field, parameter in fields.items():
+                with _refusals(parameter.name):
+                    self._compile({field: parameter}, strict=strict)
             raise
-        for node, parameter in zip(schema.get("properties", {}).values(), signature.parameters, strict=True):
+        for node, parameter in zip(schema["properties"].values(), signature.parameters, strict=True):
             if parameter.description:
                 node.setdefault("description", parameter.description)
         super().__init__(schema)
-        self._validate = model.__pydantic_validator__.validate_json
+        # said per call, strictness holds in models inside too; where a field says otherwise, the field wins
+        self._validate = functools.partial(model.__pydantic_validator__.validate_json, strict=True)
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """See `Arguments.bind`."""
@@ -70,18 +70,18 @@ class PydanticArguments(Arguments):
             return self.explain(raw or b"{}")
 
     def convert(self, data: bytes) -> dict[str, Any]:
-        """See `Arguments.convert`."""
+        """See `TypedArguments.convert`."""
         values = self._validate(data).__dict__
         return {name: values[field] for field, name in self._names.items()}
 
     def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:  # noqa: ARG002 the caller drops what is known
-        """See `Arguments.findings`: what validators and types say that JSON Schema can't."""
+        """See `TypedArguments.findings`: what validators and types say that JSON Schema can't."""
         try:
             self._validate(msgspec.json.encode(instance))
         except self.refusals as refusal:
             yield from _findings(refusal, instance)
 
-    def _compile(self, fields: dict[str, Any], structs: Generator, *, strict: bool) -> tuple[Any, dict[str, Any]]:
+    def _compile(self, fields: dict[str, Parameter], *, strict: bool) -> tuple[Any, dict[str, Any]]:
         from pydantic import ConfigDict, create_model
 
         config = ConfigDict(
@@ -90,14 +90,13 @@ class PydanticArguments(Arguments):
             extra="forbid" if strict else "ignore",
             protected_namespaces=(),
             ser_json_bytes="base64",
-            strict=True,
             val_json_bytes="base64",
         )
+        structs = Generator(output=False)
+        definitions: dict[str, Any] = {field: _field(parameter, structs) for field, parameter in fields.items()}
         with _refusals(None):
-            model = create_model("Arguments", __config__=config, **fields)
+            model = create_model("Arguments", __config__=config, **definitions)
             schema = _document(functools.partial(model.model_json_schema, schema_generator=_generator()), structs)
-        if not schema.get("properties"):
-            schema.pop("properties", None)
         order = ("type", "properties", "required", "additionalProperties", "$defs")
         return model, {key: schema[key] for key in order if key in schema}
 
@@ -274,13 +273,12 @@ def _place(location: tuple[str | int, ...], instance: Any) -> tuple[str | int, .
     """Where an error is: pydantic's location without the names of types that it puts in for alternatives."""
     path: list[str | int] = []
     for at, step in enumerate(location):
-        inside = isinstance(instance, dict) and step in instance
-        inside = inside or (isinstance(instance, list) and isinstance(step, int) and step < len(instance))
-        if inside:
+        try:
             instance = instance[step]
-            path.append(step)
-        elif at == len(location) - 1 and isinstance(instance, dict):
-            path.append(step)  # a missing one
+        except (KeyError, IndexError, TypeError):
+            if at < len(location) - 1 or not isinstance(instance, dict):  # else it is a missing one
+                continue
+        path.append(step)
     return tuple(path)
 
 

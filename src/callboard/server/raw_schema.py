@@ -5,7 +5,7 @@ Dialects: 2020-12 (the default), 2019-09, draft 7, 6 and 4, as `$schema` says (J
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from callboard.errors import RegistrationError
 from callboard.server.arguments import Arguments, Misfit
 from callboard.server.coercion import parse_plain
-from callboard.server.faults import ArgumentFaults, Finding, Judge
+from callboard.server.faults import ArgumentFaults, Judge
 from callboard.server.subschemas import resolve, walk
 
 __all__ = ["RawArguments", "RawResult"]
@@ -51,39 +51,19 @@ class RawArguments(Arguments):
         RegistrationError: The schema is invalid, not of an object, of an unknown dialect, too big, or refers to another document.
     """
 
-    refusals = (ArgumentFaults,)
-
     def __init__(self, schema: dict[str, Any] | bytes, label: str) -> None:
         document = _read(schema, f"{label}: the input schema")
         if document.get("type") != "object":
             raise RegistrationError(f'{label}: the input schema must have "type": "object" at its root (TL-05); arguments are an object.')
         super().__init__(document)
-        self._fits = _compile(self._judge, document, f"{label}: the input schema")
+        self._fits = _compile(self.judge, document, f"{label}: the input schema")
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """Give the arguments as they are, once the schema has nothing against them; see `Arguments.bind`."""
-        try:
-            values: dict[str, Any] = _decode(raw or b"{}")
-        except (msgspec.DecodeError, RecursionError):
-            return self.explain(raw or b"{}")
-        return values if self._is_valid(values) else self.explain(raw or b"{}")
-
-    def _is_valid(self, values: Any) -> bool:
-        try:
-            return self._fits(values)
-        except ValueError:  # nested deeper than it follows
-            return False
-
-    def convert(self, data: bytes) -> dict[str, Any]:
-        """See `Arguments.convert`."""
-        values: dict[str, Any] = parse_plain(data)
-        if not self._is_valid(values):
-            raise ArgumentFaults([((), "do not fit the schema")])
+        values: dict[str, Any] = parse_plain(raw or b"{}")
+        if not self._fits(values):
+            raise ArgumentFaults(self.judge.findings(values))
         return values
-
-    def findings(self, instance: Any, known: list[Finding]) -> Iterable[Finding]:  # noqa: ARG002 the schema says it all
-        """See `Arguments.findings`."""
-        return ()
 
 
 class RawResult:

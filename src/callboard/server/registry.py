@@ -108,7 +108,7 @@ class Registry:
 
     def find_template(self, uri: str) -> tuple[Template, dict[str, Any]] | None:
         """The first declared template that a URI fits, and its variables' values."""
-        for template in self.templates.values():
+        for template in list(self.templates.values()):
             values = template.uri_template.match(uri)
             if values is not None:
                 return template, values

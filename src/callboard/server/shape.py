@@ -127,7 +127,7 @@ def _shape_value(value: Any) -> ToolResult:
         return _shape_text(value)
     if isinstance(value, _BLOCKS):
         return [value], None
-    if isinstance(value, list | tuple) and any(isinstance(item, _BLOCKS) for item in value):
+    if isinstance(value, list | tuple) and isinstance(next((item for item in value if not isinstance(item, str)), None), _BLOCKS):
         return [_block(item) for item in value], None
     if isinstance(value, _BYTES):
         raise ResultError(_BYTES_WAY_OUT)
@@ -188,7 +188,7 @@ def _guarded(value: Any, encode: Callable[[Any], bytes], *, nullable: bool) -> b
         data = encode(value)
     except Exception as error:
         raise ResultError(_reason(value, error)) from error
-    if nullable and b"null" in data:  # what msgspec and pydantic make of NaN and infinity
+    if nullable and data.rfind(b"null") >= 0:  # what msgspec and pydantic make of NaN and infinity
         for path, number in _numbers((), value):
             if number - number != 0:
                 raise ResultError(f"{show_path(path) or 'the value'} is {number}, which has no JSON form; return None")
@@ -204,7 +204,7 @@ def _reason(value: Any, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it contains itself, or nests too deeply"
     text = str(error)
-    shown = text if text.startswith(("Encoding objects of type", "Only dicts with", "Exceeds the limit")) else type(error).__name__
+    shown = text if text.startswith(("Encoding objects of type", "Exceeds the limit")) else type(error).__name__
     return f"{type(value).__name__} can't be encoded as JSON ({shown})"
 
 

@@ -35,7 +35,7 @@ class StringArguments:
             if parameter.annotation in {str, Any}:
                 continue
             try:
-                msgspec.json.Decoder(parameter.annotation)
+                msgspec.json.schema(parameter.annotation)
             except (TypeError, NameError) as error:
                 raise RegistrationError(
                     f"{signature.label}: parameter {parameter.name!r} can't be read from a string ({error}); take a str, or a type that msgspec reads."

@@ -91,6 +91,7 @@ class Hub:
 
     def __len__(self) -> int:
         """How many streams are open."""
+        self._sweep()
         return len(self._listeners)
 
     def publish(self, kind: str, uri: str | None = None) -> None:
@@ -158,6 +159,8 @@ class Hub:
         return granted, _Listener(ctx, frozenset(kinds), frozenset(uris), tuple(templates))
 
     def _admit(self, principal: str | None, limits: ListenLimits) -> None:
+        if len(self._listeners) >= limits.total or (principal is not None and self._per_principal[principal] >= limits.per_principal):
+            self._sweep()
         if len(self._listeners) >= limits.total:
             raise Fail(Reason.OVERLOADED, f"There are {limits.total} listen streams already (max_listens): try again later.")
         if principal is not None:
@@ -168,6 +171,11 @@ class Hub:
         if not self._subscribed:
             self._subscribed = True
             self._bus.subscribe(_TOPIC, self._deliver)
+
+    def _sweep(self) -> None:
+        """Take the places of streams whose clients are gone, even where their tasks have not ended yet."""
+        for listener in [listener for listener in self._listeners if not listener.exchange.open]:
+            self._drop(listener)
 
     def _drop(self, listener: _Listener) -> None:
         principal = listener.principal

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -43,26 +44,31 @@ class Workers:
         self._threads = 0
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
 
-    async def run(self, function: Callable[..., T], kwargs: dict[str, Any]) -> T:
+    async def run(self, function: Callable[..., T], kwargs: dict[str, Any], *, bounded: bool = True) -> T:
         """Call `function(**kwargs)` on a thread, with this task's context variables.
+
+        Args:
+            function: The function.
+            kwargs: Its arguments.
+            bounded: Whether the bound on waiting calls counts; not for teardown, which must run.
 
         Raises:
             Fail: All threads are busy and too much waits already (OVERLOADED).
         """
-        if self.busy >= self.max_threads + self.max_waiting:
+        if bounded and self.busy >= self.max_threads + self.max_waiting:
             raise Fail(Reason.OVERLOADED, f"All {self.max_threads} threads are busy and {self.max_waiting} calls wait: try again later.")
         loop = self.loop
         future: asyncio.Future[T] = loop.create_future()
-        context = copy_context()
 
         # Whoever takes the ticket first decides: a thread to run the job, or its cancelled caller to drop it.
-        ticket = [True]
+        ticket: list[Callable[[], T]] = [partial(copy_context().run, function, **kwargs)]
 
         def job() -> None:
-            if not _take(ticket):
+            work = _take(ticket)
+            if work is None:
                 return
             try:
-                value = context.run(function, **kwargs)
+                value = work()
             except BaseException as error:  # noqa: BLE001 - whatever ends the function is the caller's to see
                 self._settle(future.set_exception, future, _carried(error))
             else:
@@ -76,7 +82,7 @@ class Workers:
         try:
             return await future
         except asyncio.CancelledError:
-            if _take(ticket):
+            if _take(ticket) is not None:
                 self.busy -= 1
             raise
 
@@ -103,16 +109,16 @@ class Workers:
             return  # the loop has closed; nobody waits any more
 
 
-def _take(ticket: list[bool]) -> bool:
+def _take(ticket: list[Callable[[], T]]) -> Callable[[], T] | None:
     try:
         return ticket.pop()
     except IndexError:
-        return False
+        return None
 
 
 def _carried(error: BaseException) -> BaseException:
     """A future can't carry StopIteration, and a thread's SystemExit must not end the loop."""
-    if isinstance(error, StopIteration | SystemExit | KeyboardInterrupt | asyncio.CancelledError):
+    if isinstance(error, StopIteration | asyncio.CancelledError) or not isinstance(error, Exception):
         carried = RuntimeError(f"the function raised {type(error).__name__}")
         carried.__cause__ = error
         return carried

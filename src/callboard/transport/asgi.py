@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import TypeVar
@@ -73,6 +74,8 @@ class App:
             await send({"type": "websocket.close", "code": 1003})
             return
         headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(headers) != len(scope["headers"]):
+            headers[b"accept"] = b",".join(value for name, value in scope["headers"] if name == b"accept") or b"*/*"
         if (fail := self._check(scope, headers)) is not None:
             await self._refuse(send, fail, _closing(scope) if fail.reason is Reason.BODY_TOO_LARGE else [])
             return
@@ -100,7 +103,9 @@ class App:
             body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
         if body is None:
             await self._refuse(
-                send, Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body)."), [*extra, _CLOSE]
+                send,
+                Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body)."),
+                [*extra, *_closing(scope)],
             )
             return
         message = decode(body)
@@ -108,15 +113,17 @@ class App:
             await self._serve_other_message(message, headers, send, extra)
             return
         era = classify(self.endpoint.eras, message, headers)
+        loop = asyncio.get_running_loop()
+        mount = self.endpoint.mount
         try:
-            mount = await self.endpoint.open()
-        except Exception:  # noqa: BLE001 - user code; the client learns that there is no server
-            _log.exception("The server's lifespan failed.")
-            status, answer = era.render(message.id, Fail(Reason.INTERNAL, "The server could not start."), None)
-            await _send_answer(send, max(status, 500), answer, extra)
+            if mount is None or mount.workers.loop is not loop:
+                mount = await self.endpoint.open()
+            principal = None if self._principal is None else self._principal(scope)
+        except Exception as error:  # noqa: BLE001 - user code: the lifespan, or who says who is asking
+            status, answer = era.render(message.id, self.endpoint.server.crash(message.method, error), None)
+            await _send_answer(send, 500 if status == 200 else status, answer, extra)
             return
-        stream = Stream(receive, send, self._pulse, extra, streams=accepted[1] and not self._json_only, streams_only=not accepted[0])
-        principal = None if self._principal is None else self._principal(scope)
+        stream = Stream(loop, receive, send, self._pulse, extra, streams=accepted[1] and not self._json_only, streams_only=not accepted[0])
         answering = self.endpoint.answer(
             mount, era, message, stream.exchange, headers=headers, principal=principal, scope_state=scope.get("state")
         )

@@ -106,9 +106,11 @@ class Endpoint:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            status, answer = era.render(request.id, self.server.crash(request, error), request.row)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - the crash guard: whatever user code raises is that call's error
-            status, answer = self._render_crash(era, request.id, self.server.crash(request, error))
+            status, answer = era.render(request.id, self.server.crash(request.method, error), request.row)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the crash guard: whatever user code raises is that call's error
+            status, answer = self._render_crash(era, request.id, self.server.crash(request.method, error))
         if exchange.dropped:
             context.report_dropped()
         exchange.finish(status, answer)

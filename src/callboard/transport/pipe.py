@@ -276,7 +276,7 @@ class Pipe:
         self._schedule()
 
     def _schedule(self) -> None:
-        if self._writer is not None or self._scheduled:
+        if self._scheduled:
             return
         if self._calls:
             self._scheduled = True

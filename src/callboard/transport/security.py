@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -17,6 +16,8 @@ from callboard.errors import Fail, Reason, RegistrationError
 __all__ = ["LOOPBACK_HOSTS", "HttpRules", "accepted_types", "check", "check_caller", "check_media", "is_loopback"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+# Header lines of one request.
+MAX_HEADER_COUNT = 256
 _JSON, _SSE = "application/json", "text/event-stream"
 # Headers that decide something; a second one is a smuggling attempt or a broken proxy.
 _SINGLE = frozenset(
@@ -52,6 +53,8 @@ class HttpRules(msgspec.Struct, frozen=True):
     max_headers: int = 16 * 1024
 
     def __post_init__(self) -> None:
+        if self.max_body < 1 or self.max_headers < 1:
+            raise RegistrationError("max_body and max_headers must be at least 1 byte: nothing would be accepted.")
         for origin in self.origins:
             scheme, separator, rest = origin.partition("://")
             if not (scheme and separator and rest) or "/" in rest:
@@ -73,8 +76,9 @@ def check(rules: HttpRules, scope: Mapping[str, Any], headers: Mapping[bytes, by
     if len(headers) != len(raw) and (duplicate := _duplicate_header(raw)):
         reason = Reason.HEADER_MISMATCH if duplicate.startswith("mcp-") else Reason.INVALID_REQUEST
         return Fail(reason, f"The header {duplicate} is there twice.")
-    if sum(map(len, chain.from_iterable(raw))) > rules.max_headers:
-        return Fail(Reason.HEADERS_TOO_LARGE, f"The headers have more than {rules.max_headers} bytes (max_headers).")
+    if sum(map(len, headers)) + sum(map(len, headers.values())) > rules.max_headers or len(raw) > MAX_HEADER_COUNT:
+        text = f"The headers have more than {rules.max_headers} bytes (max_headers), or there are more than {MAX_HEADER_COUNT}."
+        return Fail(Reason.HEADERS_TOO_LARGE, text)
     content_length = headers.get(b"content-length")
     if content_length is not None and content_length.isdigit() and int(content_length[:20]) > rules.max_body:
         return Fail(Reason.BODY_TOO_LARGE, f"The body has more than {rules.max_body} bytes (max_body).")

@@ -47,6 +47,8 @@ def guard() -> Streams:
     Raises:
         OSError: Standard input or output is closed.
     """
+    if sys.__stdin__ is None or sys.__stdout__ is None:
+        raise OSError("Serving over stdio needs standard input and standard output, and one of them was closed when this process started.")
     streams = Streams(os.dup(0), os.dup(1))
     if sys.platform == "win32":
         import msvcrt

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from functools import partial
 from types import coroutine
 from typing import Any, TypeAlias
 
@@ -26,6 +27,11 @@ _JSON_TYPE = (b"content-type", b"application/json")
 # X-Accel-Buffering: HM-12.
 _SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 _COMMENT = comment()
+_DONE = State.DONE
+
+
+def _nobody() -> None:
+    """Nothing is left to wake."""
 
 
 class Pulse:
@@ -71,6 +77,7 @@ class Stream:
     """Writes one exchange.
 
     Args:
+        loop: The running event loop.
         receive: ASGI receive.
         send: ASGI send.
         pulse: Keep-alive of the app.
@@ -93,9 +100,17 @@ class Stream:
     )
 
     def __init__(
-        self, receive: Receive, send: Send, pulse: Pulse, headers: list[tuple[bytes, bytes]], *, streams: bool, streams_only: bool
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receive: Receive,
+        send: Send,
+        pulse: Pulse,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        streams: bool,
+        streams_only: bool,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        self.loop = loop
         self.exchange = Exchange(self._wake, streams=streams, streams_only=streams_only)
         self._receive = receive
         self._send = send
@@ -116,11 +131,21 @@ class Stream:
         """
         exchange = self.exchange
         try:
-            await _attended(answer, self._suspended)
+            try:
+                waiting = answer.send(None)
+            except StopIteration:
+                pass
+            else:
+                self._suspended()
+                await _resume(answer, waiting)
+            if self._task is not None and self._given_up():
+                return  # the work went on after it was cancelled; nobody waits for what came of it
             if self._writer is not None:
                 await self._writer
             while (write := exchange.take()) is not None:
                 await self._write(write)
+                if write.last:
+                    break
         except asyncio.CancelledError:
             if not self._given_up():
                 raise
@@ -172,6 +197,7 @@ class Stream:
         if status:
             if not write.last:
                 self._pulse.join(self)
+                self._watch()  # a stream is watched from its first byte on: a listener that dies gives its place back at once
             await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *_SSE_HEADERS]})
         self._quiet = False
         body = b"data: " + b"\n\ndata: ".join(notes) + b"\n\n" if notes else b""
@@ -182,7 +208,8 @@ class Stream:
         self._timer = self.loop.call_later(WATCH_AFTER, self._watch)
 
     def _watch(self) -> None:
-        self._watcher = self.loop.create_task(self._watch_client())
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._watch_client())
 
     async def _watch_client(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -201,34 +228,30 @@ class Stream:
         return not self.exchange.open and self._task is not None and self._task.cancelling() == 1 and self._task.uncancel() == 0
 
     def _end(self) -> None:
-        if self._timer is None and self.exchange.state is State.DONE:
+        exchange = self.exchange
+        exchange.wake = _nobody  # else the two would hold each other, and the request, until the garbage collector comes
+        if self._timer is None and exchange.state is _DONE:
             return  # it never waited, so nothing was started
-        self.exchange.cancel()
+        exchange.cancel()
         if self._timer is not None:
             self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
         self._pulse.leave(self)
+        self._timer = self._watcher = self._task = None  # a cancelled watcher holds this object by its traceback
 
 
 @coroutine
-def _attended(work: Coroutine[Any, Any, None], suspended: Callable[[], None]) -> Generator[Any, Any, None]:
-    """Run a coroutine in this task and call `suspended` when it first waits for something."""
-    try:
-        waiting = work.send(None)
-    except StopIteration:
-        return
-    suspended()
+def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any, None]:
+    """Go on with a coroutine that has begun, in this task: `waiting` is what it waits for."""
     while True:
         try:
             sent = yield waiting
         except BaseException as error:  # noqa: BLE001 - thrown on into the coroutine
-            try:
-                waiting = work.throw(error)
-            except StopIteration:
-                return
+            step: Callable[[], Any] = partial(work.throw, error)
         else:
-            try:
-                waiting = work.send(sent)
-            except StopIteration:
-                return
+            step = partial(work.send, sent)
+        try:
+            waiting = step()
+        except StopIteration:
+            return

@@ -91,10 +91,13 @@ encode = _encoder.encode
 
 _ENVELOPE_KEYS = frozenset(_Envelope.__struct_fields__)
 _QUOTED_KEYS = tuple(f'"{key}"'.encode() for key in sorted(_ENVELOPE_KEYS))
+_COMPACT = '{"jsonrpc":"2.0","id":,"method":"","params":}'
 # An escaped ASCII letter could spell an envelope key that counting its plain form would miss.
 _ESCAPED_LETTER = re.compile(rb"\\u00[67]")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+# Half of a surrogate pair, or an exponent that no float holds.
+_OUT_OF_RANGE = re.compile(rb"\\u[dD][89a-fA-F]|[eE]\+?\d{3}")
 _BRACE = ord("{")
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -117,13 +120,48 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
         return _diagnose(body, error, max_depth)
     if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
         return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
-    if _may_repeat(body):
-        params = envelope.params
-        # Without its params the message is small, whatever keys they have.
-        rest = body if params is msgspec.UNSET else body.replace(bytes(params), b"null", 1)
-        if _may_repeat(rest) and (duplicate := _duplicate_key(rest)):
-            return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.'))
+    if len(body) != _compact_size(envelope) and (duplicate := _repeated_key(body, envelope)):
+        return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.'))
     return _classify(envelope)
+
+
+def _compact_size(envelope: _Envelope) -> int:
+    """Bytes of a request that has just what was decoded and no blank; in a body of this size nothing can be there twice."""
+    request_id, method, params = envelope.id, envelope.method, envelope.params
+    if method is msgspec.UNSET or params is msgspec.UNSET or request_id is msgspec.UNSET:
+        return -1
+    known = len(_COMPACT) + len(method) + len(params)
+    return known + len(request_id) + 2 if type(request_id) is str else known + len(str(request_id))
+
+
+def _repeated_key(body: bytes, envelope: _Envelope) -> str | None:
+    """First envelope key that the body's outermost object has twice."""
+    if not _may_repeat(body):
+        return None
+    rest = body if envelope.params is msgspec.UNSET else _without_params(body, bytes(envelope.params))
+    if not _may_repeat(rest):
+        return None
+    pairs: list[tuple[str, Any]] = json.loads(rest, object_pairs_hook=list, parse_int=str, parse_float=str)
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen and key in _ENVELOPE_KEYS:
+            return key
+        seen.add(key)
+    return None
+
+
+def _without_params(body: bytes, params: bytes) -> bytes:
+    """The body with null for its params, whose keys are of no interest; the whole body where the cut would hit something else."""
+    rest = body.replace(params, b"null", 1)
+    try:
+        hit = _decode_envelope(rest).params
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body
+    return rest if hit is not msgspec.UNSET and bytes(hit) == b"null" else body
+
+
+def _may_repeat(body: bytes) -> bool:
+    return any(body.count(key) > 1 for key in _QUOTED_KEYS) or _ESCAPED_LETTER.search(body) is not None
 
 
 def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse | Malformed:
@@ -145,27 +183,9 @@ def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse
     return Malformed(Fail(Reason.INVALID_REQUEST, "The message has no method."), answer_id)
 
 
-def _may_repeat(body: bytes) -> bool:
-    for key in _QUOTED_KEYS:
-        if body.count(key) > 1:
-            return True
-    return _ESCAPED_LETTER.search(body) is not None
-
-
 def _depth(body: bytes) -> int:
     brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
     return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
-
-
-def _duplicate_key(body: bytes) -> str | None:
-    """First envelope key that the body's outermost object has twice."""
-    pairs: list[tuple[str, Any]] = json.loads(body, object_pairs_hook=list, parse_int=str, parse_float=str)
-    seen: set[str] = set()
-    for key, _ in pairs:
-        if key in seen and key in _ENVELOPE_KEYS:
-            return key
-        seen.add(key)
-    return None
 
 
 def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
@@ -188,6 +208,8 @@ def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
 
 def _diagnose_unreadable(body: bytes) -> Malformed:
     """Half of a surrogate pair, or a number that no float holds, is JSON by its grammar: then the id can be read (SA06)."""
+    if _OUT_OF_RANGE.search(body) is None:
+        return Malformed(Fail(Reason.PARSE))
     try:
         value = json.loads(body.decode(), parse_int=_read_int, parse_float=str, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

@@ -20,6 +20,7 @@ class Method(msgspec.Struct, frozen=True):
     Attributes:
         params: Type of `params`; `_meta` stays raw in it.
         decode: Reads raw `params` as that type.
+        header: The method's name as `Mcp-Method` has it.
         mirrored: Attribute of `params` that the header `Mcp-Name` mirrors (HH-04); empty when none.
         capability: Field of the server capabilities that gates it (EC-10); empty when nothing does.
         asks: Whether its answer may be a request for input (MR-02).
@@ -28,25 +29,28 @@ class Method(msgspec.Struct, frozen=True):
 
     params: type[Any]
     decode: Any
+    header: bytes
     mirrored: str = ""
     capability: str = ""
     asks: bool = False
     cacheable: bool = False
 
 
-def _row(params: type[Any], **facts: Any) -> Method:
-    return Method(params, msgspec.json.Decoder(params).decode, **facts)
+def _row(method: str, params: type[Any], **facts: Any) -> tuple[str, Method]:
+    return method, Method(params, msgspec.json.Decoder(params).decode, method.encode(), **facts)
 
 
-METHODS: dict[str, Method] = {
-    "server/discover": _row(v.RequestParams, cacheable=True),
-    "tools/list": _row(v.PaginatedRequestParams, capability="tools", cacheable=True),
-    "tools/call": _row(v.CallToolRequestParams, capability="tools", mirrored="name", asks=True),
-    "resources/list": _row(v.PaginatedRequestParams, capability="resources", cacheable=True),
-    "resources/templates/list": _row(v.PaginatedRequestParams, capability="resources", cacheable=True),
-    "resources/read": _row(v.ReadResourceRequestParams, capability="resources", mirrored="uri", asks=True, cacheable=True),
-    "prompts/list": _row(v.PaginatedRequestParams, capability="prompts", cacheable=True),
-    "prompts/get": _row(v.GetPromptRequestParams, capability="prompts", mirrored="name", asks=True),
-    "completion/complete": _row(v.CompleteRequestParams, capability="completions"),
-    "subscriptions/listen": _row(v.SubscriptionsListenRequestParams),
-}
+METHODS: dict[str, Method] = dict(
+    (
+        _row("server/discover", v.RequestParams, cacheable=True),
+        _row("tools/list", v.PaginatedRequestParams, capability="tools", cacheable=True),
+        _row("tools/call", v.CallToolRequestParams, capability="tools", mirrored="name", asks=True),
+        _row("resources/list", v.PaginatedRequestParams, capability="resources", cacheable=True),
+        _row("resources/templates/list", v.PaginatedRequestParams, capability="resources", cacheable=True),
+        _row("resources/read", v.ReadResourceRequestParams, capability="resources", mirrored="uri", asks=True, cacheable=True),
+        _row("prompts/list", v.PaginatedRequestParams, capability="prompts", cacheable=True),
+        _row("prompts/get", v.GetPromptRequestParams, capability="prompts", mirrored="name", asks=True),
+        _row("completion/complete", v.CompleteRequestParams, capability="completions"),
+        _row("subscriptions/listen", v.SubscriptionsListenRequestParams),
+    )
+)

@@ -59,8 +59,18 @@ async def discover(client: Client) -> None:
     )
 
 
+async def all_tools(client: Client) -> list[Any]:
+    """The tools of every page."""
+    page = await client.list_tools(cache_mode="refresh")
+    tools = list(page.tools)
+    while page.next_cursor is not None:
+        page = await client.list_tools(cursor=page.next_cursor)
+        tools += page.tools
+    return tools
+
+
 async def lists(client: Client) -> None:
-    tools = (await client.list_tools()).tools
+    tools = await all_tools(client)
     say("tools", names=[tool.name for tool in tools], first=plain(tools[0]))
     say("resources", uris=[str(resource.uri) for resource in (await client.list_resources()).resources])
     templates = (await client.list_resource_templates()).resource_templates
@@ -134,7 +144,7 @@ async def listen(client: Client) -> None:
     async with client.listen(tools_list_changed=True, resource_subscriptions=["stage://tickets"]) as stream:
         await client.call_tool("announce", {"name": "encore"})
         first = type(await anext(stream)).__name__
-        names = [tool.name for tool in (await client.list_tools(cache_mode="refresh")).tools]
+        names = [tool.name for tool in await all_tools(client)]
         await client.call_tool("sell", {})
         second = await anext(stream)
         uri = getattr(second, "uri", None)

@@ -15,7 +15,7 @@ from callboard import Context, NotFound, Server, ToolError, asgi, run, types
 PATIENCE = 10.0  # seconds that a tool waits for what another call must bring about
 BEAT = 0.02  # seconds after a note: the npm client drops notes that arrive in one piece with the result
 
-server = Server("stage", version="1.2.3", title="Stage", instructions="Ask the prompter.")
+server = Server("stage", version="1.2.3", title="Stage", instructions="Ask the prompter.", page_size=5)
 
 held: asyncio.Queue[str] = asyncio.Queue()
 cue: asyncio.Queue[str] = asyncio.Queue()

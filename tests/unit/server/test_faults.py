@@ -88,6 +88,7 @@ def test_of_alternatives_the_one_that_was_meant(instance: Any, findings: list[An
             {"a": {"b": 1}},
             [(("a", "b"), "unknown field; there are: c")],
         ),
+        ({"propertyNames": {"maxLength": 1}}, {"secret": 1}, [((), "every key must be a value of at most 1 character")]),
         ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"maximum": 3}}}, 5, [((), "must be a value of at most 3")]),
     ],
 )
@@ -100,10 +101,18 @@ def test_keywords(schema: dict[str, Any], instance: Any, findings: list[Any]) ->
     [
         ("Expected `int`, got `str`", ((), "expected `int`, got `str`", True)),
         ("Expected `int`, got `str` - at `$.a[2].b`", (("a", 2, "b"), "expected `int`, got `str`", True)),
-        ("Invalid enum value 'secret' - at `$.a`", (("a",), "must be one of the values that the schema lists", True)),
+        ("Invalid enum value 'secret' - at `$.a`", (("a",), "expected one of the values that the schema lists", True)),
+        ("Expected `int`, got `str` - at `key` in `$[0]`", ((0,), "object key: expected `int`, got `str`", True)),
         ("start must not be after end - at `$.a`", (("a",), "start must not be after end", False)),
         ("two\nlines", ((), "two\nlines", False)),
     ],
 )
 def test_messages_of_msgspec(message: str, read: Any) -> None:
     assert read_message(msgspec.ValidationError(message)) == read
+
+
+def test_values_nested_deeper_than_can_be_followed() -> None:
+    deep: Any = []
+    for _ in range(300):
+        deep = [deep]
+    assert Judge({"additionalProperties": False}).findings({"a": deep}) == [((), "nested too deeply")]

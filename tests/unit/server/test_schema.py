@@ -5,26 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
-import sys
 import typing
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-import attrs
-import jsonschema_rs
 import msgspec
 import pytest
-import typing_extensions
+from one_parameter import compiled, faults, taking
 
 from callboard.errors import RegistrationError
-from callboard.server.arguments import Arguments
 from callboard.server.faults import Fault
-from callboard.server.msgspec_schema import MsgspecArguments
 from callboard.server.schema import ArgumentFaults, compile_arguments
-from callboard.server.signature import Signature, read
+from callboard.server.signature import read
 
 T = TypeVar("T")
 
@@ -39,40 +33,7 @@ class Level(enum.IntEnum):
     HIGH = 2
 
 
-class Size(enum.StrEnum):
-    S = "s"
-
-
-class Point(NamedTuple):
-    x: int
-    y: int = 0
-
-
-class Options(TypedDict, total=False):
-    name: typing_extensions.Required[str]
-    depth: int
-
-
-@dataclass
-class Span:
-    start: int
-    tags: list[str] = field(default_factory=list)
-
-
-@attrs.define
-class Pair:
-    left: int
-    right: str = "r"
-
-
 class Node(msgspec.Struct):
-    """A tree.
-
-    Attributes:
-        value: What it holds.
-        children: Its branches.
-    """
-
     value: int
     children: list[Node] = []
 
@@ -89,15 +50,6 @@ class Box(msgspec.Struct, Generic[T]):
     content: T
 
 
-class Row(msgspec.Struct, array_like=True):
-    key: str
-    count: int = 0
-
-
-class Closed(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    first_name: str
-
-
 @dataclass
 class Period:
     start: int
@@ -106,255 +58,6 @@ class Period:
     def __post_init__(self) -> None:
         if self.start > self.end:
             raise ValueError("start must not be after end")
-
-
-UserId = NewType("UserId", int)
-Ids = typing_extensions.TypeAliasType("Ids", list[int])
-
-NODE = {
-    "type": "object",
-    "properties": {
-        "value": {"type": "integer", "description": "What it holds."},
-        "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}, "default": [], "description": "Its branches."},
-    },
-    "required": ["value"],
-    "description": "A tree.",
-}
-
-
-def taking(annotation: Any) -> Signature:
-    """Signature of a function with one parameter `x`."""
-
-    def f(x: Any) -> None: ...
-
-    f.__annotations__["x"] = annotation
-    return read(f)
-
-
-def compiled(annotation: Any) -> Arguments:
-    return compile_arguments(taking(annotation))
-
-
-def faults(arguments: Arguments, raw: Any) -> list[tuple[str, str]]:
-    with pytest.raises(ArgumentFaults) as caught:
-        arguments.bind(raw if isinstance(raw, bytes) else json.dumps(raw).encode())
-    return [(fault.path, fault.expected) for fault in caught.value.faults]
-
-
-# annotation, schema of the property, `$defs`, [(JSON value, Python value)], [JSON value that is refused]
-KINDS: list[tuple[Any, dict[str, Any], dict[str, Any], list[tuple[Any, Any]], list[Any]]] = [
-    (str, {"type": "string"}, {}, [("a", "a"), ("", "")], [1, None, True, [], {}]),
-    (int, {"type": "integer"}, {}, [(1, 1), (-(10**30), -(10**30))], ["1", 1.5, True, None]),
-    (float, {"type": "number"}, {}, [(1.5, 1.5), (2, 2.0)], ["1.5", True, None]),
-    (bool, {"type": "boolean"}, {}, [(True, True)], [1, "true", None]),
-    (None, {"type": "null"}, {}, [(None, None)], [0, ""]),
-    (Any, {}, {}, [(None, None), ([1, {"a": 2}], [1, {"a": 2}])], []),
-    (Optional[int], {"anyOf": [{"type": "integer"}, {"type": "null"}]}, {}, [(1, 1), (None, None)], ["1"]),  # noqa: UP045 the case
-    (None | int | str, {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "null"}]}, {}, [("1", "1"), (1, 1)], [1.5, []]),
-    (int | float, {"anyOf": [{"type": "integer"}, {"type": "number"}]}, {}, [(1, 1), (1.0, 1.0)], ["1"]),
-    (Literal["a", "b"], {"type": "string", "enum": ["a", "b"]}, {}, [("a", "a")], ["c", 1]),
-    (Literal[1, "a"], {"enum": [1, "a"]}, {}, [("a", "a"), (1, 1)], ["1", True]),
-    (Color, {"type": "string", "enum": ["red", "blue"]}, {}, [("red", Color.RED)], ["RED", 1]),
-    (Level, {"type": "integer", "enum": [1, 2]}, {}, [(2, Level.HIGH)], [3, "1"]),
-    (Size, {"type": "string", "enum": ["s"]}, {}, [("s", Size.S)], ["S"]),
-    (list[int], {"type": "array", "items": {"type": "integer"}}, {}, [([1, 2], [1, 2])], [["1"], 1, {}]),
-    (list, {"type": "array"}, {}, [([1, "a"], [1, "a"])], [1]),
-    (Sequence[str], {"type": "array", "items": {"type": "string"}}, {}, [(["a"], ["a"])], ["a"]),
-    (
-        tuple[int, str],
-        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "minItems": 2, "maxItems": 2},
-        {},
-        [([1, "a"], (1, "a"))],
-        [[1], [1, "a", 2], ["a", 1]],
-    ),
-    (tuple[int, ...], {"type": "array", "items": {"type": "integer"}}, {}, [([], ()), ([1, 2], (1, 2))], [["a"]]),
-    (set[int], {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, {}, [([1, 2], {1, 2}), ([1, 1], {1})], [["a"]]),
-    (frozenset[str], {"type": "array", "items": {"type": "string"}, "uniqueItems": True}, {}, [(["a"], frozenset("a"))], [[1]]),
-    (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}, {}, [({"a": 1}, {"a": 1})], [{"a": "1"}, []]),
-    (dict, {"type": "object"}, {}, [({"a": [1]}, {"a": [1]})], [1]),
-    (
-        dict[int, str],
-        {"type": "object", "propertyNames": {"pattern": "^-?(0|[1-9][0-9]*)$"}, "additionalProperties": {"type": "string"}},
-        {},
-        [({"1": "a"}, {1: "a"})],
-        [{"a": "a"}],
-    ),
-    (
-        dict[Literal["a"], Any],
-        {"type": "object", "propertyNames": {"enum": ["a"]}},
-        {},
-        [({"a": 1}, {"a": 1})],
-        [{"b": 1}],
-    ),
-    (
-        Options,
-        {"$ref": "#/$defs/Options"},
-        {"Options": {"type": "object", "properties": {"name": {"type": "string"}, "depth": {"type": "integer"}}, "required": ["name"]}},
-        [({"name": "a"}, {"name": "a"})],
-        [{}, {"name": 1}],
-    ),
-    (
-        Point,
-        {"$ref": "#/$defs/Point"},
-        {
-            "Point": {
-                "type": "array",
-                "prefixItems": [{"type": "integer"}, {"type": "integer", "default": 0}],
-                "minItems": 1,
-                "maxItems": 2,
-            }
-        },
-        [([1], Point(1)), ([1, 2], Point(1, 2))],
-        [[], [1, 2, 3], ["a"]],
-    ),
-    (
-        Span,
-        {"$ref": "#/$defs/Span"},
-        {
-            "Span": {
-                "type": "object",
-                "properties": {"start": {"type": "integer"}, "tags": {"type": "array", "items": {"type": "string"}, "default": []}},
-                "required": ["start"],
-            }
-        },
-        [({"start": 1}, Span(1)), ({"start": 1, "tags": ["a"]}, Span(1, ["a"]))],
-        [{"start": "1"}, {"tags": []}],
-    ),
-    (
-        Pair,
-        {"$ref": "#/$defs/Pair"},
-        {
-            "Pair": {
-                "type": "object",
-                "properties": {"left": {"type": "integer"}, "right": {"type": "string", "default": "r"}},
-                "required": ["left"],
-            }
-        },
-        [({"left": 1}, Pair(1))],
-        [{}],
-    ),
-    (Node, {"$ref": "#/$defs/Node"}, {"Node": NODE}, [({"value": 1, "children": [{"value": 2}]}, Node(1, [Node(2)]))], [{"children": []}]),
-    (
-        Cat | Dog,
-        {"anyOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]},
-        {
-            "Cat": {
-                "type": "object",
-                "properties": {"type": {"type": "string", "enum": ["cat"]}, "lives": {"type": "integer"}},
-                "required": ["type", "lives"],
-            },
-            "Dog": {
-                "type": "object",
-                "properties": {"type": {"type": "string", "enum": ["dog"]}, "speed": {"type": "number"}},
-                "required": ["type", "speed"],
-            },
-        },
-        [({"type": "cat", "lives": 9}, Cat(9)), ({"type": "dog", "speed": 2}, Dog(2.0))],
-        [{"lives": 9}, {"type": "cow"}],
-    ),
-    (
-        Box[int],
-        {"$ref": "#/$defs/Box_int"},
-        {"Box_int": {"type": "object", "properties": {"content": {"type": "integer"}}, "required": ["content"]}},
-        [({"content": 1}, Box(1))],
-        [{"content": "1"}],
-    ),
-    (
-        Row,
-        {"$ref": "#/$defs/Row"},
-        {"Row": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer", "default": 0}], "minItems": 1}},
-        [(["a"], Row("a")), (["a", 2, "more"], Row("a", 2))],
-        [[], [1]],
-    ),
-    (
-        Closed,
-        {"$ref": "#/$defs/Closed"},
-        {
-            "Closed": {
-                "type": "object",
-                "properties": {"firstName": {"type": "string"}},
-                "required": ["firstName"],
-                "additionalProperties": False,
-            }
-        },
-        [({"firstName": "a"}, Closed("a"))],
-        [{"first_name": "a"}, {"firstName": "a", "more": 1}],
-    ),
-    (dt.datetime, {"type": "string", "format": "date-time"}, {}, [("2026-01-31T09:30:00", dt.datetime(2026, 1, 31, 9, 30))], ["now", 1]),  # noqa: DTZ001
-    (dt.date, {"type": "string", "format": "date"}, {}, [("2026-01-31", dt.date(2026, 1, 31))], ["2026-02-31"]),
-    (dt.time, {"type": "string", "format": "time"}, {}, [("09:30:00", dt.time(9, 30))], ["25:00:00"]),
-    (dt.timedelta, {"type": "string", "format": "duration"}, {}, [("PT1H", dt.timedelta(hours=1))], ["1h", 3600]),
-    (uuid.UUID, {"type": "string", "format": "uuid"}, {}, [(str(uuid.UUID(int=7)), uuid.UUID(int=7))], ["7"]),
-    (Decimal, {"type": ["string", "number"]}, {}, [("0.10", Decimal("0.10")), (0.5, Decimal("0.5")), (3, Decimal(3))], ["x", None]),
-    (bytes, {"type": "string", "contentEncoding": "base64"}, {}, [("aGk=", b"hi")], ["%", 1]),
-    (
-        Annotated[bytes, msgspec.Meta(min_length=1, max_length=4)],
-        {"type": "string", "contentEncoding": "base64", "minLength": 4, "maxLength": 8},
-        {},
-        [("aGk=", b"hi")],
-        [""],
-    ),
-    (Annotated[int, msgspec.Meta(ge=1, lt=5)], {"type": "integer", "minimum": 1, "exclusiveMaximum": 5}, {}, [(4, 4)], [0, 5]),
-    (Annotated[float, msgspec.Meta(gt=0, le=1)], {"type": "number", "maximum": 1, "exclusiveMinimum": 0}, {}, [(1, 1.0)], [0, 1.1]),
-    (Annotated[int, msgspec.Meta(multiple_of=5)], {"type": "integer", "multipleOf": 5}, {}, [(10, 10)], [7]),
-    (
-        Annotated[str, msgspec.Meta(min_length=2, max_length=3, pattern="^a")],
-        {"type": "string", "minLength": 2, "maxLength": 3, "pattern": "^a"},
-        {},
-        [("ab", "ab")],
-        ["a", "abcd", "bb"],
-    ),
-    (
-        Annotated[list[int], msgspec.Meta(min_length=1, max_length=2)],
-        {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
-        {},
-        [([1], [1])],
-        [[], [1, 2, 3]],
-    ),
-    (Annotated[dict[str, Any], msgspec.Meta(max_length=1)], {"type": "object", "maxProperties": 1}, {}, [({}, {})], [{"a": 1, "b": 2}]),
-    (
-        Annotated[str, msgspec.Meta(title="T", description="D", examples=["e"], extra_json_schema={"x-mcp-header": "City"})],
-        {"type": "string", "title": "T", "description": "D", "examples": ["e"], "x-mcp-header": "City"},
-        {},
-        [("a", "a")],
-        [1],
-    ),
-    (Annotated[int, "A text."], {"type": "integer", "description": "A text."}, {}, [(1, 1)], ["1"]),
-    (UserId, {"type": "integer"}, {}, [(1, 1)], ["1"]),
-    (Ids, {"type": "array", "items": {"type": "integer"}}, {}, [([1], [1])], [["a"]]),
-    (
-        dict[str, Ids],
-        {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}},
-        {},
-        [({"a": [1]}, {"a": [1]})],
-        [],
-    ),
-]
-
-
-@pytest.mark.parametrize(("annotation", "schema", "defs", "good", "bad"), KINDS, ids=[str(row[0]) for row in KINDS])
-def test_every_kind(annotation: Any, schema: dict[str, Any], defs: dict[str, Any], good: list[tuple[Any, Any]], bad: list[Any]) -> None:
-    """JS-02, TL-05."""
-    arguments = compiled(annotation)
-    assert isinstance(arguments, MsgspecArguments)
-    whole = {"type": "object", "properties": {"x": schema}, "required": ["x"], "additionalProperties": False}
-    assert arguments.input_schema == (whole | {"$defs": defs} if defs else whole)
-    jsonschema_rs.meta.validate(arguments.input_schema)
-    for value, expected in good:
-        got = arguments.bind(json.dumps({"x": value}).encode())["x"]
-        assert (got, type(got)) == (expected, type(expected))
-    for value in bad:
-        found = faults(arguments, {"x": value})
-        assert found
-        assert all(path.startswith("x") for path, _ in found)
-
-
-if sys.version_info >= (3, 12):
-
-    def test_type_statement() -> None:
-        exec_globals: dict[str, Any] = {}
-        exec("type Ids = list[int]", exec_globals)
-        assert compiled(exec_globals["Ids"]).bind(b'{"x":[1]}') == {"x": [1]}
 
 
 def test_no_arguments() -> None:
@@ -425,6 +128,17 @@ def test_nothing_else_is_touched_when_an_integral_float_is_mended() -> None:
     assert repr(bound) == repr(
         {"n": 1, "exact": Decimal("0.1000000000000000055511151231257827"), "real": 2.0, "either": 3.0, "anything": 4.0}
     )
+
+
+def test_other_faults_are_listed_when_an_integral_float_is_mended() -> None:
+    def f(n: int, when: dt.date, text: str) -> None: ...
+
+    assert faults(compile_arguments(read(f)), {"n": 1.0, "when": "2026-01-31", "text": 5}) == [("text", "must be a string")]
+
+
+def test_keys_that_only_the_engine_checks() -> None:
+    assert faults(compiled(dict[float, int]), {"x": {"a": 1}}) == [("x", "must be an object")]
+    assert faults(compiled(list[dict[float, int]]), {"x": [{"a": 1}]}) == [("x[0]", "object key: expected `float`, got `str`")]
 
 
 @pytest.mark.parametrize("value", ["5.5", '"5"', '"5.0"', "true", "null", "1e309", "1e999999999999999999999", "-1e400"])
@@ -516,6 +230,11 @@ def test_what_only_the_engine_sees_is_listed_beside_what_the_schema_sees() -> No
         (b'{"x": "\xff"}', ("", "must be JSON in UTF-8, with integers of at most 4,300 digits")),
         (b'{"x": ' + b"1" * 5000 + b"}", ("", "must be JSON in UTF-8, with integers of at most 4,300 digits")),
         (b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ("", "nested too deeply")),
+        (b'{"x": ["\\ud800", ' + b"[" * 100_000, ("", "nested too deeply")),
+        (
+            b'{"\\ud800": {"\\ud800": 1e400}}',
+            ('["\\ud800"]'.replace('"', "'") + "['\\ud800']", "must be a finite number within the range of a 64-bit float"),
+        ),
         (b'{"y": ' + b"[" * 600 + b"]" * 600 + b"}", ("", "nested too deeply")),
     ],
 )

@@ -102,6 +102,18 @@ def test_a_closure_serves_after_the_function_around_has_returned() -> None:
     assert types_of(read(fn))["a"] is fn(None)
 
 
+def test_a_name_that_is_assigned_later_is_not_there_yet() -> None:
+    def early(a: Later) -> type:
+        return Later
+
+    with pytest.raises(RegistrationError, match="parameter 'a' is Later"):
+        read(early)
+
+    class Later: ...
+
+    assert types_of(read(early)) == {"a": Later}
+
+
 def test_descriptions_in_annotations_win() -> None:
     class Doc:
         documentation = "in a Doc"

@@ -6,6 +6,7 @@ import tracemalloc
 from time import perf_counter
 from typing import Any
 
+import msgspec
 import pytest
 from oracles import mcp_types_validate, schema_dir, validate
 
@@ -111,6 +112,7 @@ def test_an_array_is_a_batch_whose_time_has_gone() -> None:
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xc0\xaf"}}', id="overlong UTF-8"),
         pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":"\xed\xa0\x80"}}', id="surrogate as UTF-8"),
         pytest.param('{"jsonrpc":"2.0","id":1,"method":"x"}'.encode("utf-16"), id="UTF-16"),
+        pytest.param('{"jsonrpc":"2.0","id":1,"method":"x"}'.encode("utf-16-le"), id="UTF-16 without mark"),
         pytest.param(b'\xef\xbb\xbf{"jsonrpc":"2.0","id":1,"method":"x"}', id="byte order mark"),
         pytest.param(raw_request('{"a":NaN}').encode(), id="NaN"),
         pytest.param(raw_request('{"a":-Infinity}').encode(), id="Infinity"),
@@ -328,3 +330,13 @@ def test_what_has_no_json_form_raises_in_its_producer(value: Any) -> None:
 def test_nan_does_not_reach_the_wire_as_nan() -> None:
     # SA07
     assert b"NaN" not in encode_result(1, {"a": math.nan})
+
+
+def test_params_that_stand_twice_in_a_body_mislead_nobody() -> None:
+    """The same bytes as `params`, earlier, half in and half out of strings."""
+    twin = '{",":":{",":1,":1}'
+    body = f'{{"a":"{twin}":0}},"z":{{"id":0}},"jsonrpc":"2.0","id":1,"method":"x","params":{twin}}}'
+    assert json.loads(body)["params"] == json.loads(twin)
+    message = decode(body.encode())
+    assert isinstance(message, RawRequest)
+    assert (message.id, message.params) == (1, msgspec.Raw(twin.encode()))

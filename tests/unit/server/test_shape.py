@@ -1,0 +1,327 @@
+"""From return values to results."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, Union
+
+import attrs
+import jsonschema_rs
+import msgspec
+import pytest
+from pydantic import BaseModel, Field, computed_field
+
+from callboard.errors import RegistrationError, ToolError
+from callboard.server.shape import ResultError, Shape, compile_result, encode_value
+from callboard.server.signature import EMPTY
+from callboard.types import AudioContent, CallToolResult, Content, ImageContent, TextContent, audio, embed, image, link, text
+
+
+class Day(msgspec.Struct):
+    name: str
+    high: float | None = None
+
+
+class Node(msgspec.Struct):
+    value: float
+    children: list[Node] = []
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Options(TypedDict, total=False):
+    depth: int
+
+
+@dataclass
+class Span:
+    start: dt.date
+    end: dt.date | None = None
+
+
+@attrs.define
+class Pair:
+    left: float
+
+
+class Opaque:
+    """It has no JSON form."""
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+class Model(BaseModel):
+    inner: float = Field(serialization_alias="outer")
+
+    @computed_field
+    def double(self) -> float:
+        return 2 * self.inner
+
+
+def sent(shape: Shape, value: Any) -> Any:
+    """The structured content of a result, checked: it stands in the text too, and fits the advertised schema."""
+    content, structured = shape.shape(value)
+    assert structured is not None
+    assert content == [text(bytes(structured).decode())]
+    result = json.loads(bytes(structured))
+    if shape.output_schema is not None:
+        jsonschema_rs.meta.validate(shape.output_schema)
+        jsonschema_rs.validate(shape.output_schema, result)
+    return result
+
+
+BLOCKS: list[Content] = [text("a"), image(b"png", "image/png"), audio(b"wav", "audio/wav"), link("x:y", name="y"), embed("x:y", "z")]
+CONTENT_KINDS: list[Any] = [
+    TextContent,
+    Content,
+    list[Content],
+    list[ImageContent | str],
+    tuple[TextContent, AudioContent],
+    Sequence[Content],
+    Union[Content, str, None],  # noqa: UP007 the case
+    Optional[list[TextContent]],  # noqa: UP045 the case
+    TextContent | Day,
+    Annotated[list[TextContent], "text"],
+    CallToolResult,
+    list,
+    tuple,
+    list[Any],
+    Any,
+    object,
+    EMPTY,
+]
+
+
+@pytest.mark.parametrize("annotation", CONTENT_KINDS, ids=str)
+def test_content_goes_as_it_is(annotation: Any) -> None:
+    """TL-11."""
+    shape = compile_result(annotation)
+    assert shape.output_schema is None
+    for block in BLOCKS:
+        assert shape.shape(block) == ([block], None)
+    assert shape.shape(BLOCKS) == (BLOCKS, None)
+    assert shape.shape((BLOCKS[1], "plain", BLOCKS[0])) == ([BLOCKS[1], text("plain"), BLOCKS[0]], None)
+    assert shape.shape("plain") == ([text("plain")], None)
+    assert shape.shape(None) == ([], None)
+    assert sent(shape, Day("a")) == {"name": "a", "high": None}
+    assert sent(shape, ["a", "b"]) == ["a", "b"]
+    assert sent(shape, []) == []
+    with pytest.raises(ResultError, match="a list of content blocks has int in it"):
+        shape.shape([BLOCKS[0], 5])
+    with pytest.raises(ResultError, match=r"return image\(\), audio\(\) or embed\(\)"):
+        shape.shape(b"raw")
+
+
+@pytest.mark.parametrize("value", ["plain", "", '{"a":1}', "é\u2028😀", Color.RED])
+@pytest.mark.parametrize("annotation", [str, str | None, Annotated[str, "text"]], ids=str)
+def test_strings_are_text_alone(annotation: Any, value: str) -> None:
+    shape = compile_result(annotation)
+    assert shape.output_schema is None
+    content, structured = shape.shape(value)
+    assert (content, structured, type(getattr(content[0], "text", None))) == ([text(str(value))], None, str)
+
+
+def test_none_is_no_content() -> None:
+    for annotation in (None, type(None)):
+        shape = compile_result(annotation)
+        assert (shape.output_schema, shape.shape(None)) == (None, ([], None))
+
+
+STRUCTURED: list[tuple[Any, Any, Any]] = [
+    (int, 5, 5),
+    (bool, False, False),
+    (float, 1, 1),
+    (int | None, None, None),
+    (str | int, "a", "a"),
+    (Literal["a", "b"], "a", "a"),
+    (Color, Color.RED, "red"),
+    (list[str], ["a"], ["a"]),
+    (list[int], (), []),
+    (tuple[int, str], (1, "a"), [1, "a"]),
+    (set[int], {1}, [1]),
+    (frozenset[str], frozenset("a"), ["a"]),
+    (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
+    (dict[int, str], {1: "a"}, {"1": "a"}),
+    (dict, {"a": None}, {"a": None}),
+    (Day, Day("a", 1.5), {"name": "a", "high": 1.5}),
+    (Day, {"name": "a"}, {"name": "a"}),
+    (list[Day], [Day("a")], [{"name": "a", "high": None}]),
+    (Node, Node(1, [Node(2)]), {"value": 1, "children": [{"value": 2, "children": []}]}),
+    (Day | None, None, None),
+    (Span, Span(dt.date(2026, 1, 31)), {"start": "2026-01-31", "end": None}),
+    (Point, Point(1, 2), [1, 2]),
+    (Options, {"depth": 1}, {"depth": 1}),
+    (Pair, Pair(1.5), {"left": 1.5}),
+    (dt.datetime, dt.datetime(2026, 1, 31, 9, 30), "2026-01-31T09:30:00"),  # noqa: DTZ001 also naive ones are sent
+    (dt.time, dt.time(9, 30), "09:30:00"),
+    (dt.timedelta, dt.timedelta(days=-1, seconds=1.5), "-PT86398.5S"),
+    (uuid.UUID, uuid.UUID(int=7), str(uuid.UUID(int=7))),
+    (dict[str, dt.date | uuid.UUID], {"a": uuid.UUID(int=7)}, {"a": str(uuid.UUID(int=7))}),
+    (Decimal, Decimal("1.50"), "1.50"),
+    (dict[str, bytes], {"a": b"hi"}, {"a": "aGk="}),
+    (Annotated[int, msgspec.Meta(ge=1)], 5, 5),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "expected"), STRUCTURED, ids=[f"{row[0]} {row[1]}" for row in STRUCTURED])
+def test_anything_else_is_structured_content_and_text(annotation: Any, value: Any, expected: Any) -> None:
+    """TL-06, TL-08, TL-09, TL-10."""
+    shape = compile_result(annotation)
+    assert shape.output_schema is not None
+    assert sent(shape, value) == expected
+
+
+@pytest.mark.parametrize(("annotation", "value", "expected"), STRUCTURED, ids=[f"{row[0]} {row[1]}" for row in STRUCTURED])
+def test_without_annotation_the_value_decides(annotation: Any, value: Any, expected: Any) -> None:
+    shape = compile_result(EMPTY)
+    assert shape.output_schema is None
+    if value is None:
+        assert shape.shape(value) == ([], None)
+    elif isinstance(value, str):
+        assert shape.shape(value) == ([text(value)], None)
+    else:
+        assert sent(shape, value) == expected
+
+
+def test_a_recursive_root_is_an_object() -> None:
+    """A22."""
+    node = {
+        "type": "object",
+        "properties": {"value": {"type": "number"}, "children": {"type": "array", "items": {"$ref": "#/$defs/Node"}, "default": []}},
+        "required": ["value"],
+    }
+    assert compile_result(Node).output_schema == {**node, "$defs": {"Node": node}}
+    assert compile_result(Day).output_schema == {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "high": {"anyOf": [{"type": "number"}, {"type": "null"}], "default": None}},
+        "required": ["name"],
+    }
+
+
+def test_moments_have_a_format_only_where_every_value_keeps_it() -> None:
+    assert compile_result(dt.datetime).output_schema == {"type": "string"}
+    assert compile_result(Annotated[dt.datetime, msgspec.Meta(tz=True)]).output_schema == {"type": "string", "format": "date-time"}
+    with pytest.raises(ResultError, match="does not fit its type"):
+        compile_result(Annotated[dt.datetime, msgspec.Meta(tz=True)]).shape(dt.datetime(2026, 1, 31))  # noqa: DTZ001 the case
+
+
+cyclic: list[Any] = []
+cyclic.append(cyclic)
+NAN = float("nan")
+INF = float("inf")
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (str, "\ud800", "its text has half of a surrogate pair at character 0"),
+    (str, "é\udfff", "at character 1"),
+    (str, 5, "it returned int, but its annotation says str"),
+    (str | None, "\ud800", "half of a surrogate pair"),
+    (list[Content], ["a", text("b"), "\ud800"], "half of a surrogate pair"),
+    (dict, {"a": "\ud800"}, "a text in it has half of a surrogate pair"),
+    (dict, {"\ud800": 1}, "a text in it has half of a surrogate pair"),
+    (Day, Day("\ud800"), "a text in it has half of a surrogate pair"),
+    (float, NAN, "the value: expected `float`, got `null`"),
+    (float | None, NAN, "the value is nan, which has no JSON form"),
+    (Day, Day("a", INF), "high is inf"),
+    (Node, Node(1, [Node(NAN)]), r"children\[0\].value: expected `float`, got `null`"),
+    (dict, {"a": [1, {"b": -INF}]}, r"a\[1\].b is -inf"),
+    (EMPTY, {"a": NAN, "b": None}, "a is nan"),
+    (EMPTY, [Pair(NAN)], r"\[0\].left is nan"),
+    (EMPTY, {"a": Span(NAN)}, r"a.start is nan"),  # type: ignore[arg-type] # the case
+    (EMPTY, {"a": Model.model_construct(inner=NAN)}, r"a.inner is nan"),
+    (EMPTY, cyclic, "it contains itself, or nests too deeply"),
+    (list, cyclic, "it contains itself, or nests too deeply"),
+    (EMPTY, object(), r"object can't be encoded as JSON \(Encoding objects of type object is unsupported\)"),
+    (EMPTY, {"a": object()}, r"dict can't be encoded as JSON \(Encoding objects of type object is unsupported\)"),
+    (EMPTY, {(1, 2): 1}, r"dict can't be encoded as JSON \(Encoding objects of type tuple is unsupported\)"),
+    (EMPTY, 10**5000, r"int can't be encoded as JSON \(Exceeds the limit"),
+    (dict, b"raw", "does not fit its type"),
+    (int, "secret", "the value: expected `int`, got `str`"),
+    (int, True, "the value: expected `int`, got `bool`"),
+    (Day, Day(5), "name: expected `str`, got `int`"),  # type: ignore[arg-type] # the case
+    (list[Day], [Day("a"), "secret"], r"\[1\]: expected `object`, got `str`"),
+    (Literal["a"], "secret", "the value: expected one of the values that the schema lists"),
+    (Annotated[int, msgspec.Meta(ge=5)], 1, "expected `int` >= 5"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "message"), REFUSED, ids=[row[2] for row in REFUSED])
+def test_what_cannot_be_sent_is_refused_without_its_value(annotation: Any, value: Any, message: str) -> None:
+    """SA07, TL-08."""
+    with pytest.raises(ResultError, match=message) as caught:
+        compile_result(annotation).shape(value)
+    assert "secret" not in str(caught.value)
+
+
+def test_null_beside_finite_numbers_is_fine() -> None:
+    for value in ({"a": None, "b": 1.5}, [None, Day("null")], {"null": Model(inner=1.5)}):
+        assert "null" in str(sent(compile_result(EMPTY), value)).replace("None", "null")
+
+
+def test_a_text_of_10_mb_is_sent() -> None:
+    """SA07."""
+    content, _ = compile_result(str).shape("x" * 10_000_000)
+    assert len(getattr(content[0], "text", "")) == 10_000_000
+
+
+@pytest.mark.parametrize("annotation", [bytes, bytearray, memoryview, bytes | None, str | bytes, Annotated[bytes, "text"]], ids=str)
+def test_bytes_are_refused_at_registration(annotation: Any) -> None:
+    with pytest.raises(
+        RegistrationError, match=r"photo\(\) at x.py:1: bytes have no place in a result; return image\(\), audio\(\) or embed\(\)"
+    ):
+        compile_result(annotation, label="photo() at x.py:1")
+
+
+@pytest.mark.parametrize("annotation", [Callable[[], int], Opaque, list[Opaque]], ids=str)
+def test_types_without_a_json_form_are_refused_at_registration(annotation: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"pack\(\) at x.py:1: it returns .* can't be written as JSON .* content blocks"):
+        compile_result(annotation, label="pack() at x.py:1")
+
+
+def test_a_result_put_together_by_the_author() -> None:
+    given = CallToolResult(content=[text("two days")], structured_content=[Day("a")])
+    for annotation in (CallToolResult, list[Day]):
+        content, structured = compile_result(annotation).shape(given)
+        assert (content, bytes(structured or b"")) == ([text("two days")], b'[{"name":"a","high":null}]')
+    with pytest.raises(ResultError, match="does not fit its type"):
+        compile_result(int).shape(given)
+    with pytest.raises(ResultError, match="can't carry _meta"):
+        compile_result(EMPTY).shape(CallToolResult(content=[], meta={"a": 1}))
+    assert compile_result(EMPTY).shape(CallToolResult(content=[text("x")])) == ([text("x")], None)
+
+
+def test_an_error_result_is_not_held_to_the_output_schema() -> None:
+    """A23."""
+    with pytest.raises(ToolError) as caught:
+        compile_result(list[Day]).shape(CallToolResult(content=[text("no such city")], structured_content={"code": 5}, is_error=True))
+    assert (caught.value.content, caught.value.structured) == ([text("no such city")], {"code": 5})
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        ({"a": [1, None]}, b'{"a":[1,null]}'),
+        (Day("a"), b'{"name":"a","high":null}'),
+        (Model(inner=1), b'{"outer":1.0,"double":2.0}'),
+        ([Model(inner=1)], b'[{"outer":1.0,"double":2.0}]'),
+        (msgspec.Raw(b'{"a": 1}'), b'{"a": 1}'),
+        ("a", b'"a"'),
+    ],
+)
+def test_any_value_as_json(value: Any, data: bytes) -> None:
+    assert encode_value(value) == data
+
+
+def test_a_value_without_json_form_is_refused() -> None:
+    with pytest.raises(ResultError, match="object can't be encoded as JSON"):
+        encode_value(object())
