@@ -43,6 +43,11 @@ def callboard() -> Contender:
     return Contender("callboard", (sys.executable, str(HERE / "server.py")))
 
 
+def callboard_plain() -> Contender:
+    """This project's ASGI application on uvicorn as everybody has it."""
+    return callboard()._replace(name="callboard, plain uvicorn", environment={"BENCH_PLAIN": "1"})
+
+
 def mcp_high() -> Contender:
     """The official SDK's `MCPServer`."""
     return Contender("mcp-high", (interpreter("v-mcp"), str(HERE / "peers" / "mcp_high.py")))

@@ -4,12 +4,14 @@ Environment:
     PORT: Where to listen on 127.0.0.1 (8100).
     BENCH_TOOLS: How many filler tools to add to the catalogue (0).
     BENCH_STDIO: `1` serves stdio instead of HTTP.
+    BENCH_PLAIN: `1` serves the ASGI application on uvicorn as it is, in place of `callboard.run`.
     BENCH_MODE: `stateless-json`, `stateless-sse`, `session-json`, `session-sse`: how 2025 clients are served. The current protocol is
         served the same in every mode.
 """
 
 import asyncio
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -52,6 +54,9 @@ class SearchResult(msgspec.Struct):
 class Census(msgspec.Struct):
     listeners: int
     tasks: int
+
+
+class Sweep(msgspec.Struct):
     garbage: int
     objects: int
 
@@ -130,8 +135,14 @@ async def broadcast() -> Said:
 
 @server.tool
 async def census() -> Census:
-    """Count what the server holds, and what only the collector could find."""
-    return Census(len(server.hub), len(asyncio.all_tasks()), gc.collect(), len(gc.get_objects()))
+    """Count listeners and tasks."""
+    return Census(len(server.hub), len(asyncio.all_tasks()))
+
+
+@server.tool
+async def sweep() -> Sweep:
+    """Run the garbage collector; count what it found and what lives on."""
+    return Sweep(gc.collect(), len(gc.get_objects()))
 
 
 @server.resource("bench://greeting")
@@ -156,8 +167,19 @@ def make_app() -> App:
     return asgi(server, max_listens=STREAMS, max_listens_per_principal=STREAMS)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Serve until told to stop."""
     if STDIO:
         run(server, transport="stdio")
+    elif os.environ.get("BENCH_PLAIN") == "1":
+        import uvicorn
+
+        gc.collect()
+        gc.freeze()
+        uvicorn.run(make_app(), host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)
     else:
         run(server, port=PORT, log_level="warning", max_listens=STREAMS, max_listens_per_principal=STREAMS)
+
+
+if __name__ == "__main__":
+    main()

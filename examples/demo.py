@@ -17,7 +17,7 @@ from typing import Any
 
 from callboard import Client, types
 from callboard.client.errors import ClientError, ConnectionFailed, ServerError
-from callboard.ports import refuse_port
+from callboard.transport.ports import refuse_port
 
 SERVER = Path(__file__).with_name("docs_server.py")
 HOST = "127.0.0.1"

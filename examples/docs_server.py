@@ -97,11 +97,11 @@ class Library:
         with self._lock:
             found = dict(self._scan())
             differing = [path for path in sorted({**self._stamps, **found}) if self._stamps.get(path) != found.get(path)]
-            self._stamps = found
             titles = self.titles.copy()
-            changes = [Change(path, titles.pop(path, None), self._index(path)) for path in differing]
+            with self._db:  # all of it or, when something fails, nothing: the next look tries again
+                changes = [Change(path, titles.pop(path, None), self._index(path)) for path in differing]
             titles.update({change.path: change.now for change in changes if change.now is not None})
-            self.titles = dict(sorted(titles.items()))
+            self._stamps, self.titles = found, dict(sorted(titles.items()))
         return changes
 
     def _scan(self) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -3,7 +3,8 @@
 import asyncio
 
 from callboard import Client, Server, text
-from callboard.client.subscription import Subscription
+from callboard.client.subscription import Change, Subscription
+from callboard.types import ResourceUpdatedNotification, ToolListChangedNotification
 
 server = Server("plugins", version="1.0.0")
 status = "idle"
@@ -34,27 +35,29 @@ def read_status() -> str:
     return status
 
 
-async def heard(changes: Subscription) -> str:
+async def heard(changes: Subscription) -> Change:
     async with asyncio.timeout(1):
-        return type(await anext(changes)).__name__
+        return await anext(changes)
 
 
 async def main() -> None:
     global status  # noqa: PLW0603
     async with Client(server) as client, client.listen(tools=True, uris=["plugins://status"]) as changes:
         await client.call_tool("load")
-        assert await heard(changes) == "ToolListChangedNotification"
+        assert isinstance(await heard(changes), ToolListChangedNotification)
         assert [tool.name for tool in await client.list_tools()] == ["load", "unload", "shout"]
         assert (await client.call_tool("shout", {"words": "hey"})).content == [text("HEY")]
 
         await client.call_tool("unload")
-        assert await heard(changes) == "ToolListChangedNotification"
+        assert isinstance(await heard(changes), ToolListChangedNotification)
         assert [tool.name for tool in await client.list_tools()] == ["load", "unload"]
 
         # That a resource has other contents now is the author's to say.
         status = "busy"
         server.resource_updated("plugins://status")
-        assert await heard(changes) == "ResourceUpdatedNotification"
+        change = await heard(changes)
+        assert isinstance(change, ResourceUpdatedNotification)
+        assert change.params.uri == "plugins://status"
         (contents,) = (await client.read_resource("plugins://status")).contents
         assert contents.text == "busy"
     print("OK")

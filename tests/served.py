@@ -1,11 +1,13 @@
-"""Requests to a server without any transport: `dispatch`, and the functions below it."""
+"""A server without any transport: `dispatch`, the functions below it, and what it says of its components."""
 
 import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from asgi_driver import make_meta, make_request
+from oracles import mcp_types_validate, schema_dir, validate
 
 from callboard import Context, Fail, Reply, Request, Server, dispatch
 from callboard.core.exchange import Exchange
@@ -17,7 +19,7 @@ from callboard.wire.jsonrpc import RawRequest, decode
 from callboard.wire.versions import LATEST
 
 
-def make_mount(server: Server | None = None, *, listen_limits: ListenLimits | None = ListenLimits(), **options: Any) -> Mount:  # noqa: B008
+def make_mount(server: Server | None = None, *, listen_limits: ListenLimits | None = ListenLimits(), **options: Any) -> Mount:
     """A mount on the running loop."""
     workers = Workers(asyncio.get_running_loop())
     return Mount(
@@ -91,3 +93,12 @@ async def refusal(server: Server, method: str, params: Mapping[str, Any] | None 
         return fail
     assert isinstance(outcome, Fail), outcome
     return outcome
+
+
+def definition(server: Server, kind: str, key: str, model: str) -> dict[str, Any]:
+    """A definition as the wire has it, valid by the oracles."""
+    found: dict[str, Any] = msgspec.json.decode(getattr(server.registry, kind)[key].definition)
+    mcp_types_validate(model, found)
+    if schema_dir() is not None:
+        validate(model, found)
+    return found

@@ -35,7 +35,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("server.dispatch",),
     ("server.app",),
     # how bytes come and go
-    ("transport.descriptor", "transport.security", "transport.stream"),
+    ("transport.descriptor", "transport.ports", "transport.security", "transport.stream"),
     ("transport.endpoint",),
     ("transport.pipe",),
     ("transport.asgi", "transport.memory", "transport.stdio"),
@@ -47,7 +47,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("client.http", "client.line", "client.memory", "client.subscription"),
     ("client.target",),
     ("client.client",),
-    ("loader", "ports", "reloader"),
+    ("loader", "reloader"),
     ("cli",),
     ("__main__",),
 )

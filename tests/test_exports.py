@@ -11,16 +11,16 @@ from source_tree import GENERATED, modules, tree
 import callboard
 
 PUBLIC = [
-    "Accepted",
+    "CacheHint",
     "CallboardError",
     "Client",
     "Context",
-    "Deferred",
     "Depends",
     "Fail",
     "Layer",
     "NeedInput",
     "NotFound",
+    "Outcome",
     "Reason",
     "RegistrationError",
     "Reply",

@@ -19,8 +19,8 @@ def census(process: Process) -> Row:
     """What the server holds when it does nothing but answer this."""
     time.sleep(SETTLE)
     connection = open_connection(process.port)
-    memory = process.rss_kb()
-    held = {**ask_tool(connection, "census"), "descriptors": process.descriptors(), "rss_kb": memory}
+    held = {"rss_kb": process.rss_kb(), "descriptors": process.descriptors(), "tasks": ask_tool(connection, "census")["tasks"]}
+    held |= ask_tool(connection, "sweep")
     connection.close()
     return held
 

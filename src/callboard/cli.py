@@ -27,8 +27,8 @@ from callboard.client.target import Target
 from callboard.compose import run as serve
 from callboard.errors import RegistrationError
 from callboard.loader import LoadError, load_server, split_place
-from callboard.ports import refuse_port
 from callboard.reloader import serve_with_reload
+from callboard.transport.ports import refuse_port
 from callboard.transport.stdio import guard
 from callboard.wire import v2026_07_28 as v
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,6 +11,7 @@ from callboard.server.app import Server
 from callboard.server.context import ListenLimits
 from callboard.transport.asgi import App
 from callboard.transport.endpoint import Endpoint
+from callboard.transport.ports import refuse_port
 from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, is_loopback
 from callboard.transport.stream import Scope
 from callboard.wire.versions import LATEST
@@ -131,12 +131,19 @@ def run(
         log_level: Of uvicorn: `critical`, `error`, `warning`, `info`, `debug`, `trace`.
         options: What functions see as `ctx.options`.
         **http: Further options of `asgi`, such as `path`, `hosts`, `origins`.
+
+    Raises:
+        RegistrationError: An option can't work, or the port can't be had; the text says why.
     """
     if transport == "stdio":
-        asyncio.run(stdio(server, options=options))
+        from callboard.transport.stdio import run as run_stdio
+
+        run_stdio(endpoint(server, options=options))
         return
     from callboard.transport.http_server import serve
 
+    if complaint := refuse_port(host, port):
+        raise RegistrationError(f"callboard.run: {complaint}.")
     if not is_loopback(host):
         http.setdefault("allow_remote", True)
         http.setdefault("hosts", (*LOOPBACK_HOSTS, host))

@@ -13,7 +13,7 @@ import pytest
 from source_tree import ROOT
 
 from callboard import Client
-from callboard.wire.v2026_07_28 import ResourceListChangedNotification
+from callboard.types import ResourceListChangedNotification
 
 EXAMPLES = ROOT / "examples"
 # Programs that serve until they are told to stop; they have tests of their own.

@@ -11,6 +11,7 @@ from desk import Desk
 
 from callboard import Context, Reason, Server, asgi
 from callboard.errors import REASONS
+from callboard.server.workers import MAX_WAITING
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ async def test_past_the_bound_of_threads_a_call_is_told_to_come_back(client: Cli
     # SA40
     desk = Desk(threads=1)
     client = Client(asgi(desk.server))
-    tasks = [asyncio.create_task(client.call("block", request_id=n)) for n in range(201)]
+    tasks = [asyncio.create_task(client.call("block", request_id=n)) for n in range(1 + MAX_WAITING)]
     async with asyncio.timeout(10):
         await desk.started.wait()
         answer = await client.call("block", request_id="more")
@@ -243,7 +244,8 @@ async def test_a_resource_that_is_not_there_is_named(client: Client, uri: str) -
 
 
 @pytest.mark.parametrize(
-    "path", ["..%2f..%2fetc/passwd", "%2e%2e/x", "%5c..%5cx", "C:%5cx", "a%00b", "//host/x", "%2fetc/passwd", "a/%2e%2e/b", "..", "~root/../x"]
+    "path",
+    ["..%2f..%2fetc/passwd", "%2e%2e/x", "%5c..%5cx", "C:%5cx", "a%00b", "//host/x", "%2fetc/passwd", "a/%2e%2e/b", "..", "~root/../x"],
 )
 async def test_a_uri_that_leads_out_reaches_no_function(desk: Desk, client: Client, path: str) -> None:
     # SA32, RS-08
@@ -252,7 +254,9 @@ async def test_a_uri_that_leads_out_reaches_no_function(desk: Desk, client: Clie
     assert desk.calls == []
 
 
-@pytest.mark.parametrize("uri", ["file:///" + "a/" * 32_000, "file:///" + "%41" * 21_000, "desk://note/" + "x" * 64_000, "desk://" + "/" * 64_000])
+@pytest.mark.parametrize(
+    "uri", ["file:///" + "a/" * 32_000, "file:///" + "%41" * 21_000, "desk://note/" + "x" * 64_000, "desk://" + "/" * 64_000]
+)
 async def test_a_long_uri_costs_little(client: Client, uri: str) -> None:
     # SA33
     from asgi_driver import make_headers, make_request

@@ -107,12 +107,12 @@ async def test_the_place_of_a_client_that_goes_away_is_free_at_once(desk: Desk) 
 async def test_a_principal_has_so_many_streams(desk: Desk) -> None:
     app = asgi(desk.server, max_listens_per_principal=1, principal=lambda scope: dict(scope["headers"])[b"x-user"].decode())
     client = Client(app)
-    ann = {"params": {"notifications": {}}, "x_user": "ann"}
-    async with client.open("subscriptions/listen", **ann) as stream:
+    wanted: dict[str, Any] = {"notifications": {}}
+    async with client.open("subscriptions/listen", wanted, x_user="ann") as stream:
         await stream.message()
-        refused = await client.request("subscriptions/listen", **ann)
+        refused = await client.request("subscriptions/listen", wanted, x_user="ann")
         assert (refused.status, "per_principal" in refused.error["message"]) == (503, True)
-        async with client.open("subscriptions/listen", params={"notifications": {}}, x_user="bob") as other:
+        async with client.open("subscriptions/listen", wanted, x_user="bob") as other:
             await other.message()
 
 
@@ -125,7 +125,14 @@ async def test_a_silent_stream_is_kept_alive(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "params", [{}, {"notifications": None}, {"notifications": []}, {"notifications": {"toolsListChanged": 1}}, {"notifications": {"resourceSubscriptions": [1]}}]
+    "params",
+    [
+        {},
+        {"notifications": None},
+        {"notifications": []},
+        {"notifications": {"toolsListChanged": 1}},
+        {"notifications": {"resourceSubscriptions": [1]}},
+    ],
 )
 async def test_a_filter_that_is_none_is_refused(client: Client, params: dict[str, Any]) -> None:
     # SB-01
@@ -141,8 +148,8 @@ async def test_a_client_that_takes_no_stream_can_not_listen(client: Client) -> N
 
 async def test_a_server_that_can_not_publish_offers_nothing_to_listen_to(desk: Desk) -> None:
     # A19, SB-12, EC-10
-    for options in ({"max_listens": 0}, {"json_only": True}):
-        client = Client(asgi(desk.server, **options))  # type: ignore[arg-type]
+    for app in (asgi(desk.server, max_listens=0), asgi(desk.server, json_only=True)):
+        client = Client(app)
         capabilities = (await client.request("server/discover")).result["capabilities"]
         assert capabilities["tools"] == capabilities["prompts"] == capabilities["resources"] == {}
         answer = await client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})

@@ -62,7 +62,8 @@ class Exchange:
     """One request's way out.
 
     Args:
-        wake: Called once whenever something has come to wait and nothing did before: the shell's cue to write.
+        wake: Called whenever a note has come to wait and nothing did before, and on overflow: the shell's cue to write. `finish` does
+            not call it.
         streams: Whether the client takes a stream (rule 2).
         streams_only: Whether it takes nothing else: then a good answer is a stream too.
     """

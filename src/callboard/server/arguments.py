@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from callboard.server.coercion import encode_exact, integral, parse_exact, parse_plain
+from callboard.server.coercion import Mender, encode_exact, parse_exact, parse_plain
 from callboard.server.faults import ArgumentFaults, Finding, Judge, covered, show_path
 
 __all__ = ["Arguments", "Misfit", "TypedArguments", "Unsupported"]
@@ -26,6 +26,10 @@ class Unsupported(Exception):  # noqa: N818 it is caught and turned into a Regis
         super().__init__(culprit, reason)
         self.culprit = culprit
         self.reason = reason
+
+
+MAX_LISTED = 2_000
+"""Of arguments with more values than this the first fault alone is told. It bounds a hostile call's time."""
 
 
 class Misfit(ValueError):  # noqa: N818 it becomes a ResultError
@@ -105,7 +109,8 @@ class TypedArguments(Arguments):
 
     def _explain(self, raw: bytes | msgspec.Raw) -> dict[str, Any]:
         exact = parse_exact(raw)
-        mended = integral(exact, self.input_schema)
+        mender = Mender(self.input_schema)
+        mended = mender.mend(exact)
         data = bytes(raw)
         if mended is not exact:
             data = encode_exact(mended)
@@ -114,7 +119,7 @@ class TypedArguments(Arguments):
             except self.refusals:
                 pass
         instance = parse_plain(data)
-        known = self.judge.findings(instance)
+        known = self.judge.findings(instance, first_only=mender.values > MAX_LISTED)
         # per argument: where the schema has said its part, an engine's view of other alternatives only confuses
         more = [finding for finding in self.findings(instance, known) if not covered(finding[0][:1], known)]
         raise ArgumentFaults(known + more or [((), "do not fit the schema")])

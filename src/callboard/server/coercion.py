@@ -15,20 +15,15 @@ import msgspec
 from callboard.server.faults import ArgumentFaults, Finding
 from callboard.server.subschemas import resolve
 
-__all__ = ["encode_exact", "integral", "parse_exact", "parse_plain"]
+__all__ = ["Mender", "encode_exact", "parse_exact", "parse_plain"]
 
+MAX_VALUES = 20_000
+"""Arguments with more values than this are taken as they are: their integral floats stay floats. It bounds a hostile call's time."""
 MAX_DIGITS = 308
 """Integral floats with more digits than a 64-bit float can have stay floats."""
 
 
-def _exact_float(text: str) -> Decimal | float:
-    try:
-        return Decimal(text)
-    except InvalidOperation:  # an exponent beyond Decimal's
-        return float(text)
-
-
-_exact = msgspec.json.Decoder(float_hook=_exact_float).decode
+_exact = msgspec.json.Decoder(float_hook=Decimal).decode
 _plain = msgspec.json.Decoder().decode
 encode_exact = msgspec.json.Encoder(decimal_format="number").encode
 """Encode what `parse_exact` gave, digit for digit."""
@@ -40,7 +35,10 @@ def parse_exact(raw: bytes | msgspec.Raw) -> Any:
     Raises:
         ArgumentFaults: It is no JSON, or holds what can't be delivered.
     """
-    return _parse(_exact, raw)
+    try:
+        return _parse(_exact, raw)
+    except InvalidOperation:  # an exponent beyond Decimal's, and so beyond that of a float
+        raise ArgumentFaults(_unreadable(bytes(raw))) from None
 
 
 def parse_plain(raw: bytes | msgspec.Raw) -> Any:
@@ -86,47 +84,71 @@ def _defects(path: tuple[str | int, ...], value: Any) -> Iterator[Finding]:
         yield path, "must be Unicode text; it holds half of a surrogate pair"
 
 
-def integral(value: Any, schema: dict[str, Any]) -> Any:
-    """Make integral floats integers where the schema asks for an integer and takes no other number.
+class Mender:
+    """Makes integral floats integers where a schema asks for an integer and takes no other number.
 
     Args:
-        value: What `parse_exact` gave.
-        schema: Its schema.
+        schema: The schema.
 
-    Returns:
-        `value` itself when there is nothing to do, else a copy.
+    Attributes:
+        values: How many values `mend` has seen.
     """
-    return _integral(value, [schema], schema)
 
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._root = schema
+        self._known: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+        self.values = 0
 
-def _integral(value: Any, schemas: list[Any], root: dict[str, Any]) -> Any:
-    leaves = _leaves(schemas, root)
-    if isinstance(value, Decimal):
-        return int(value) if _is_integral(value) and _asks_integer(value, leaves) else value
-    if isinstance(value, dict):
-        fitting = [leaf for leaf in leaves if _fits(value, leaf)]
-        changed = {key: _integral(inner, [_property(leaf, key) for leaf in fitting], root) for key, inner in value.items()}
-        return changed if any(changed[key] is not inner for key, inner in value.items()) else value
-    if isinstance(value, list):
-        items = [_integral(inner, [_item(leaf, at) for leaf in leaves], root) for at, inner in enumerate(value)]
-        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
-    return value
+    def mend(self, value: Any) -> Any:
+        """Mend what `parse_exact` gave.
 
+        Returns:
+            `value` itself when there is nothing to do or too much (`MAX_VALUES`), else a copy.
+        """
+        try:
+            return self._mend(value, self._leaves([self._root]))
+        except OverflowError:
+            return value
 
-def _leaves(schemas: list[Any], root: dict[str, Any]) -> list[dict[str, Any]]:
-    """The schemas with everything that they refer to or combine."""
-    leaves: list[dict[str, Any]] = []
-    waiting = list(schemas)
-    while waiting:
-        schema = waiting.pop()
-        if not isinstance(schema, dict) or any(schema is leaf for leaf in leaves):
-            continue
-        leaves.append(schema)
-        if isinstance(reference := schema.get("$ref"), str):
-            waiting.append(resolve(root, reference))
-        for keyword in ("allOf", "anyOf", "oneOf"):
-            waiting += schema.get(keyword, ())
-    return leaves
+    def _mend(self, value: Any, leaves: list[dict[str, Any]]) -> Any:
+        if isinstance(value, Decimal):
+            return int(value) if _is_integral(value) and _asks_integer(value, leaves) else value
+        if isinstance(value, dict):
+            self._count(len(value))
+            fitting = [leaf for leaf in leaves if _fits(value, leaf)]
+            changed = {key: self._mend_part(inner, [_property(leaf, key) for leaf in fitting]) for key, inner in value.items()}
+            return changed if any(changed[key] is not inner for key, inner in value.items()) else value
+        if isinstance(value, list):
+            self._count(len(value))
+            items = [self._mend_part(inner, [_item(leaf, at) for leaf in leaves]) for at, inner in enumerate(value)]
+            return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+        return value
+
+    def _mend_part(self, value: Any, schemas: list[Any]) -> Any:
+        return self._mend(value, self._leaves(schemas)) if isinstance(value, Decimal | dict | list) else value
+
+    def _count(self, values: int) -> None:
+        self.values += values
+        if self.values > MAX_VALUES:
+            raise OverflowError
+
+    def _leaves(self, schemas: list[Any]) -> list[dict[str, Any]]:
+        """The schemas with everything that they refer to or combine."""
+        key = tuple(map(id, schemas))
+        leaves = self._known.get(key)
+        if leaves is None:
+            leaves = self._known[key] = []
+            waiting = list(schemas)
+            while waiting:
+                schema = waiting.pop()
+                if not isinstance(schema, dict) or any(schema is leaf for leaf in leaves):
+                    continue
+                leaves.append(schema)
+                if isinstance(reference := schema.get("$ref"), str):
+                    waiting.append(resolve(self._root, reference))
+                for keyword in ("allOf", "anyOf", "oneOf"):
+                    waiting += schema.get(keyword, ())
+        return leaves
 
 
 def _is_integral(value: Decimal) -> bool:

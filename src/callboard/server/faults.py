@@ -20,7 +20,7 @@ __all__ = ["ArgumentFaults", "Fault", "Finding", "Judge", "covered", "describe",
 MAX_FAULTS = 20
 """How many faults one answer lists."""
 MAX_FINDINGS = 200
-"""How many faults are looked for."""
+"""How many faults are read of those found."""
 MAX_NAMES = 20
 """How many names or choices one sentence lists."""
 MAX_KEY = 64
@@ -133,16 +133,30 @@ class Judge:
         fits: Callable[[Any], bool] = self._validator.is_valid
         return fits
 
-    def findings(self, instance: Any) -> list[Finding]:
-        """List what is wrong with a JSON value; empty where the schema has nothing against it."""
+    def findings(self, instance: Any, *, first_only: bool = False) -> list[Finding]:
+        """List what is wrong with a JSON value; empty where the schema has nothing against it.
+
+        Args:
+            instance: The value.
+            first_only: Stop at the first fault: every fault costs microseconds, and there may be as many as values.
+        """
         self.compile()
         try:
-            errors = list(islice(self._validator.iter_errors(instance), MAX_FINDINGS))
+            errors = self._first(instance) if first_only else list(islice(self._validator.iter_errors(instance), MAX_FINDINGS))
         except ValueError:  # its own limit of depth
             return [((), "nested too deeply")]
         mistyped = {tuple(error.instance_path) for error in errors if error.kind.name == "type"}
         telling = [error for error in errors if error.kind.name == "type" or tuple(error.instance_path) not in mistyped]
         return [finding for error in telling for finding in _read(error, self._schema, instance)]
+
+    def _first(self, instance: Any) -> list[Any]:
+        import jsonschema_rs
+
+        try:
+            self._validator.validate(instance)
+        except jsonschema_rs.ValidationError as error:
+            return [error]
+        return []
 
 
 def _refuse(uri: str) -> Any:

@@ -47,10 +47,10 @@ class Lifespan:
     def __init__(self, server: Any, factory: LifespanFactory | None) -> None:
         self._server = server
         self._factory = factory
-        self._run: _Run | None = None
+        self._runs: dict[asyncio.AbstractEventLoop, _Run] = {}
 
     async def enter(self) -> Mapping[str, Any]:
-        """Count one more user; what the lifespan yielded.
+        """Count one more user on this event loop; what the lifespan yielded.
 
         Raises:
             Exception: What the lifespan raised on its way in; the next `enter` tries again.
@@ -58,18 +58,17 @@ class Lifespan:
         if self._factory is None:
             return {}
         loop = asyncio.get_running_loop()
-        run = self._run
-        if run is None or run.loop is not loop:
+        self._runs = {known: run for known, run in self._runs.items() if not known.is_closed()}
+        run = self._runs.get(loop)
+        if run is None:
             manager = self._factory(self._server)
-            run = self._run = _Run(loop)
+            run = self._runs[loop] = _Run(loop)
             run.task = loop.create_task(run.live(manager), name="callboard-lifespan")
         run.users += 1
         try:
             return await asyncio.shield(run.ready)
         except BaseException:
-            run.users -= 1
-            if self._run is run and run.ready.done() and run.ready.exception() is not None:
-                self._run = None
+            self._release(run)
             raise
 
     async def leave(self) -> None:
@@ -78,12 +77,16 @@ class Lifespan:
         Raises:
             Exception: What the lifespan raised on its way out.
         """
-        run = self._run
-        if run is None:
-            return
-        run.users -= 1
-        if run.users <= 0:
-            self._run = None
-            run.stop.set()
+        run = self._runs.get(asyncio.get_running_loop())
+        if run is not None and self._release(run):
             assert run.task is not None
             await run.task
+
+    def _release(self, run: _Run) -> bool:
+        """Count one user less; whether it was the last."""
+        run.users -= 1
+        if run.users > 0:
+            return False
+        self._runs.pop(run.loop, None)
+        run.stop.set()
+        return True

@@ -97,7 +97,7 @@ class MsgspecArguments(TypedArguments):
                 msgspec.json.decode(msgspec.json.encode(instance[name]), type=kind)
             except msgspec.ValidationError as error:
                 path, text, of_msgspec = read_message(error)
-                if of_msgspec and not path:
+                if of_msgspec and " - at " not in str(error):
                     text = f"must be {describe(self.input_schema['properties'][name], self.input_schema)}"
                 yield (name, *path), text
 

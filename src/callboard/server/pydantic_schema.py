@@ -16,7 +16,7 @@ from msgspec import inspect as mi
 
 from callboard.server.annotation import rebuild
 from callboard.server.arguments import Misfit, TypedArguments, Unsupported
-from callboard.server.faults import Finding
+from callboard.server.faults import MAX_FINDINGS, Finding
 from callboard.server.json_schema import Generator, describe_fields, inline_root
 from callboard.server.signature import EMPTY, Parameter, Signature
 from callboard.server.subschemas import walk
@@ -255,7 +255,10 @@ def _document(dump: Callable[[], dict[str, Any]], structs: Generator) -> dict[st
 
 
 def _findings(refusal: Any, instance: Any) -> Iterator[Finding]:
-    """What a `ValidationError` says."""
+    """What a `ValidationError` says, unless it is endless."""
+    if refusal.error_count() > MAX_FINDINGS:
+        yield (), f"has {refusal.error_count()} faults, too many to list"
+        return
     for error in refusal.errors(include_url=False, include_input=False):
         yield _place(error["loc"], instance), _expectation(error)
 

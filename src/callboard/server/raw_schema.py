@@ -22,6 +22,8 @@ MAX_BYTES = 1_048_576
 """Size of a schema as JSON (JS-05)."""
 MAX_DEPTH = 64
 """How deep its subschemas may nest (JS-05)."""
+MAX_LISTED = 16_384
+"""Of arguments with more bytes than this the first fault alone is told."""
 MAX_SUBSCHEMAS = 10_000
 """How many subschemas one value may meet in one place, references followed (JS-05)."""
 
@@ -62,7 +64,7 @@ class RawArguments(Arguments):
         """Give the arguments as they are, once the schema has nothing against them; see `Arguments.bind`."""
         values: dict[str, Any] = parse_plain(raw or b"{}")
         if not self._fits(values):
-            raise ArgumentFaults(self.judge.findings(values))
+            raise ArgumentFaults(self.judge.findings(values, first_only=len(raw or b"") > MAX_LISTED))
         return values
 
 

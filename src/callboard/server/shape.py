@@ -107,7 +107,7 @@ def _is_open(kind: Any) -> bool:
     if not isinstance(origin, type) or not issubclass(origin, list | tuple | Sequence) or issubclass(origin, str | msgspec.Struct):
         return False
     args = get_args(kind)
-    return any(_is_open(member) for arg in args for member in members(arg)) or kind in {list, tuple, Sequence}
+    return any(_is_open(member) for arg in args for member in members(arg)) or (not args and origin in {list, tuple, Sequence})
 
 
 def _shape_text(value: Any) -> ToolResult:

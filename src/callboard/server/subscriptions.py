@@ -24,6 +24,7 @@ from callboard.core.outcome import Reply
 from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason
 from callboard.server.context import Context, ListenLimits
+from callboard.server.workers import Workers
 from callboard.stores.base import Bus
 from callboard.wire.jsonrpc import encode
 from callboard.wire.v2026_07_28 import SubscriptionFilter
@@ -131,10 +132,11 @@ class Hub:
             self._drop(listener)
         return Reply({"_meta": {_SUBSCRIPTION_ID: ctx.request_id}})
 
-    def close(self) -> None:
-        """End every stream in good order."""
+    def close(self, workers: Workers | None = None) -> None:
+        """End streams in good order: those of one mount, or all."""
         for listener in list(self._listeners):
-            self._tell(listener, _close, listener)
+            if workers is None or listener.workers is workers:
+                self._tell(listener, _close, listener)
 
     def _grant(self, ctx: Context, asked: SubscriptionFilter) -> tuple[dict[str, Any], _Listener]:
         capabilities = ctx.server.capabilities(listens=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from callboard.errors import Fail, Reason
 
@@ -20,8 +20,8 @@ __all__ = ["MAX_THREADS", "MAX_WAITING", "Workers"]
 
 T = TypeVar("T")
 MAX_THREADS = 40
-MAX_WAITING = 200
-_Job = Callable[[], None]
+MAX_WAITING = 1000
+_Ticket: TypeAlias = list[tuple[asyncio.Future[Any], Callable[[], Any]]]
 
 
 class Workers:
@@ -33,7 +33,7 @@ class Workers:
         max_waiting: How many more may wait for a thread; past that `run` raises `Fail(OVERLOADED)`.
     """
 
-    __slots__ = ("_jobs", "_threads", "busy", "loop", "max_threads", "max_waiting", "thread")
+    __slots__ = ("_threads", "_tickets", "busy", "loop", "max_threads", "max_waiting", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, max_threads: int = MAX_THREADS, max_waiting: int = MAX_WAITING) -> None:
         self.loop = loop
@@ -42,7 +42,7 @@ class Workers:
         self.max_waiting = max_waiting
         self.busy = 0
         self._threads = 0
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._tickets: SimpleQueue[_Ticket | None] = SimpleQueue()
 
     async def run(self, function: Callable[..., T], kwargs: dict[str, Any], *, bounded: bool = True) -> T:
         """Call `function(**kwargs)` on a thread, with this task's context variables.
@@ -57,28 +57,14 @@ class Workers:
         """
         if bounded and self.busy >= self.max_threads + self.max_waiting:
             raise Fail(Reason.OVERLOADED, f"All {self.max_threads} threads are busy and {self.max_waiting} calls wait: try again later.")
-        loop = self.loop
-        future: asyncio.Future[T] = loop.create_future()
-
-        # Whoever takes the ticket first decides: a thread to run the job, or its cancelled caller to drop it.
-        ticket: list[Callable[[], T]] = [partial(copy_context().run, function, **kwargs)]
-
-        def job() -> None:
-            work = _take(ticket)
-            if work is None:
-                return
-            try:
-                value = work()
-            except BaseException as error:  # noqa: BLE001 - whatever ends the function is the caller's to see
-                self._settle(future.set_exception, future, _carried(error))
-            else:
-                self._settle(future.set_result, future, value)
-
+        future: asyncio.Future[T] = self.loop.create_future()
+        # Whoever takes the ticket decides: a thread to do the work, or its cancelled caller to drop it, so that nothing of it is kept.
+        ticket: _Ticket = [(future, partial(copy_context().run, function, **kwargs))]
         self.busy += 1
         if self.busy > self._threads < self.max_threads:
             self._threads += 1
             threading.Thread(target=self._work, name=f"callboard-{self._threads}", daemon=True).start()
-        self._jobs.put(job)
+        self._tickets.put(ticket)
         try:
             return await future
         except asyncio.CancelledError:
@@ -89,13 +75,23 @@ class Workers:
     def close(self) -> None:
         """Let idle threads end; busy ones end with their function."""
         for _ in range(self._threads):
-            self._jobs.put(None)
+            self._tickets.put(None)
         self._threads = 0
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job
+        while (ticket := self._tickets.get()) is not None:
+            taken = _take(ticket)
+            if taken is None:
+                continue
+            future, work = taken
+            try:
+                value = work()
+            except BaseException as error:  # noqa: BLE001 - whatever ends the function is the caller's to see
+                self._settle(future.set_exception, future, _carried(error))
+            else:
+                self._settle(future.set_result, future, value)
+                del value
+            del ticket, taken, future, work
 
     def _settle(self, setter: Callable[[Any], None], future: asyncio.Future[Any], value: Any) -> None:
         def settle() -> None:
@@ -109,7 +105,7 @@ class Workers:
             return  # the loop has closed; nobody waits any more
 
 
-def _take(ticket: list[Callable[[], T]]) -> Callable[[], T] | None:
+def _take(ticket: _Ticket) -> tuple[asyncio.Future[Any], Callable[[], Any]] | None:
     try:
         return ticket.pop()
     except IndexError:

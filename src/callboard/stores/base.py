@@ -55,7 +55,7 @@ class Event(NamedTuple):
 class EventLog(Protocol):
     """Bounded streams of events.
 
-    Guarantees: ids of a stream increase by one and are never reused, not even when old events have fallen off its end.
+    Guarantees: ids of a stream increase by one and are never reused while it exists, not even when old events have fallen off its end.
     """
 
     async def append(self, stream: str, data: bytes, *, keep: int) -> int:

@@ -7,11 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from threading import Lock
 
 from callboard.stores.base import Entry, Event
 
 __all__ = ["MemoryBus", "MemoryEventLog", "MemoryKv"]
 
+# Writes between two looks for expired keys that nobody reads.
+_PURGE_EVERY = 256
 _log = logging.getLogger("callboard.stores")
 
 
@@ -41,10 +44,13 @@ class MemoryKv:
     async def put(self, key: str, value: bytes, *, expect: int | None = None, ttl: float | None = None) -> int | None:
         """Write a key; None when `expect` did not hold."""
         if expect is not None:
-            now = await self.get(key)
-            if (0 if now is None else now.version) != expect:
+            present = await self.get(key)
+            if (0 if present is None else present.version) != expect:
                 return None
         version = next(self._versions)
+        if version % _PURGE_EVERY == 0:
+            now = self._clock()
+            self._entries = {name: found for name, found in self._entries.items() if found[1] is None or found[1] > now}
         self._entries[key] = (Entry(value, version), None if ttl is None else self._clock() + ttl)
         return version
 
@@ -82,11 +88,12 @@ class MemoryBus:
     """`Bus` by calling the subscribers, in the publisher's thread."""
 
     def __init__(self) -> None:
-        self._topics: dict[str, tuple[Callable[[bytes], None], ...]] = {}
+        self._lock = Lock()
+        self._topics: dict[str, dict[object, Callable[[bytes], None]]] = {}
 
     def publish(self, topic: str, message: bytes) -> None:
         """Call every subscriber; one that raises is logged."""
-        for deliver in self._topics.get(topic, ()):
+        for deliver in list(self._topics.get(topic, {}).values()):
             try:
                 deliver(message)
             except Exception:  # noqa: BLE001 - the contract: it harms nobody else
@@ -94,12 +101,14 @@ class MemoryBus:
 
     def subscribe(self, topic: str, deliver: Callable[[bytes], None]) -> Callable[[], None]:
         """Have `deliver` called with every message of a topic; call what is returned to end it."""
-        self._topics[topic] = (*self._topics.get(topic, ()), deliver)
+        token = object()
+        with self._lock:
+            self._topics[topic] = {**self._topics.get(topic, {}), token: deliver}
 
         def cancel() -> None:
-            left = list(self._topics.get(topic, ()))
-            if deliver in left:
-                left.remove(deliver)
-            self._topics[topic] = tuple(left)
+            with self._lock:
+                left = {key: value for key, value in self._topics.pop(topic, {}).items() if key is not token}
+                if left:
+                    self._topics[topic] = left
 
         return cancel

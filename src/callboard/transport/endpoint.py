@@ -73,7 +73,7 @@ class Endpoint:
         """End listen streams in good order and leave the lifespan."""
         mount, self.mount = self.mount, None
         if mount is not None:
-            self.server.hub.close()
+            self.server.hub.close(mount.workers)
             mount.workers.close()
             await self.server.lifespan.leave()
 
@@ -107,7 +107,7 @@ class Endpoint:
             if task is None or task.cancelling():
                 raise
             status, answer = era.render(request.id, self.server.crash(request.method, error), request.row)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the crash guard: whatever user code raises is that call's error
             status, answer = self._render_crash(era, request.id, self.server.crash(request.method, error))

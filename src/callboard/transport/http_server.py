@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from callboard.transport.asgi import App
@@ -101,6 +102,11 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             super().connection_made(OneWrite(transport, self.loop))
 
     class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
+            # uvicorn's own raises the signal again afterwards; being told to stop is no failure (A40). A second signal does not wait.
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.endpoint.server.hub.close()
             await super().shutdown(sockets)

@@ -30,7 +30,7 @@ from callboard.wire.jsonrpc import Malformed, RawNotification, RawRequest, RawRe
 
 __all__ = ["MAX_BACKLOG", "MAX_CALLS", "MAX_LINE", "Lines", "Pipe", "WriteLines"]
 
-# Bytes of one line; a message of a client is more than an HTTP body may be, since there is no other way to send it.
+# Bytes of one line; more than an HTTP body may have, since the client is who started this process.
 MAX_LINE = 16 * 1024 * 1024
 # Requests in flight on one stream.
 MAX_CALLS = 4096

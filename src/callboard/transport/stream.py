@@ -85,6 +85,7 @@ class Stream:
     """
 
     __slots__ = (
+        "_gone",
         "_headers",
         "_pulse",
         "_quiet",
@@ -116,6 +117,7 @@ class Stream:
         self._send = send
         self._pulse = pulse
         self._headers = headers
+        self._gone = False
         self._quiet = False
         self._scheduled = False
         self._task: asyncio.Task[Any] | None = None
@@ -138,7 +140,7 @@ class Stream:
             else:
                 self._suspended()
                 await _resume(answer, waiting)
-            if self._task is not None and self._given_up():
+            if self._gone and self._given_up():
                 return  # the work went on after it was cancelled; nobody waits for what came of it
             if self._writer is not None:
                 await self._writer
@@ -218,6 +220,9 @@ class Stream:
 
     def _give_up(self) -> None:
         """The client is gone: its request is cancelled (HM-15)."""
+        if self._gone:
+            return
+        self._gone = True
         self.exchange.cancel()
         if self._writer is not None and self._writer is not asyncio.current_task():
             self._writer.cancel()
@@ -225,7 +230,10 @@ class Stream:
             self._task.cancel()
 
     def _given_up(self) -> bool:
-        return not self.exchange.open and self._task is not None and self._task.cancelling() == 1 and self._task.uncancel() == 0
+        """Whether the client is gone; then this task's cancellation was ours, and is over."""
+        if self._gone and self._task is not None:
+            self._task.uncancel()
+        return self._gone
 
     def _end(self) -> None:
         exchange = self.exchange

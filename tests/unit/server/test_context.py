@@ -4,7 +4,8 @@ import asyncio
 import math
 import sys
 import threading
-from typing import Any
+from contextlib import suppress
+from typing import Any, get_origin
 
 import pytest
 from asgi_driver import LATEST, make_meta
@@ -67,7 +68,8 @@ async def test_locals_begin_with_the_lifespans_values_and_are_this_requests_own(
 
 async def test_generic_forms_stand_in_annotations() -> None:
     # A50
-    assert Context[int, str] is not None
+    form: Any = Context
+    assert get_origin(form[int, str]) is Context
 
 
 # Progress
@@ -114,20 +116,23 @@ async def test_progress_may_begin_anywhere() -> None:
 async def test_what_is_no_number_on_the_wire_is_not_sent_as_null(value: float) -> None:
     # PR-03, SA07
     ctx = asking(progressToken=1)
-    for send in (lambda: ctx.progress(value), lambda: ctx.progress(1, value)):
-        try:
-            send()
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        ctx.progress(value)
+    with suppress(ValueError):
+        ctx.progress(1, value)
     for note in taken(ctx):
         mcp_types_notification(note["method"], note["params"])
 
 
-async def test_after_the_answer_there_is_no_progress() -> None:
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_after_the_end_there_is_no_progress(cancelled: bool) -> None:
     # PR-04, HM-15
-    for end in (lambda ctx: ctx.exchange.finish(200, b"{}"), lambda ctx: ctx.exchange.cancel()):
-        ctx = asking(progressToken=1, logLevel="debug")
-        end(ctx)
+    ctx = asking(progressToken=1, logLevel="debug")
+    if cancelled:
+        ctx.exchange.cancel()
+    else:
+        ctx.exchange.finish(200, b"{}")
+    for _ in range(2):
         ctx.progress(1)
         ctx.log("info", "x")
         assert taken(ctx) in ([], [{}])
@@ -305,3 +310,33 @@ def test_a_thread_that_outlives_the_loop_emits_nothing_and_breaks_nothing() -> N
     thread.start()
     thread.join(5)
     assert len(results) == 1
+
+
+async def congest(ctx: Context) -> None:
+    """Let logs be dropped, then let the reader catch up."""
+    while not ctx.exchange.dropped:
+        ctx.log("emergency", "x" * 20_000)
+    taken(ctx)
+
+
+@pytest.mark.parametrize("wanted", ["debug", "warning", "error", "emergency"])
+async def test_a_reader_that_was_too_slow_learns_how_much_it_missed(wanted: str) -> None:
+    # SA26, LG-01: at the level that it asked for
+    ctx = asking(logLevel=wanted)
+    await congest(ctx)
+    ctx.log("emergency", "again")
+    report, last = taken(ctx)
+    assert last["params"]["data"] == "again"
+    assert "dropped" in report["params"]["data"]
+    assert LOG_LEVELS.index(report["params"]["level"]) >= LOG_LEVELS.index(wanted)
+
+
+async def test_a_thread_tells_of_it_on_the_loop() -> None:
+    # A20: an exchange is not to be touched from other threads
+    woken: list[int] = []
+    ctx = asking(logLevel="debug")
+    await congest(ctx)
+    ctx.exchange.wake = lambda: woken.append(threading.get_ident())
+    await on_thread(lambda: ctx.log("emergency", "again"))
+    await asyncio.sleep(0)
+    assert set(woken) == {threading.get_ident()}

@@ -13,7 +13,7 @@ from callboard.core.outcome import CacheHint
 from callboard.server.dispatch import _SERVE
 from callboard.wire.methods import METHODS
 
-GATED = {
+GATED: dict[str, dict[str, Any]] = {
     "tools/list": {},
     "tools/call": {"name": "x"},
     "resources/list": {},
@@ -33,7 +33,7 @@ def make_server(**options: Any) -> Server:
         return text
 
     @server.prompt
-    def greet(who: str, tone: str = "kind", ctx: Context | None = None, extra: str = Depends(lambda: "")) -> str:  # noqa: B008
+    def greet(who: str, tone: str = "kind", ctx: Context | None = None, extra: str = Depends(lambda: "")) -> str:
         return f"{who} {tone}"
 
     @server.resource("a://rules")
@@ -302,7 +302,7 @@ async def test_without_http_nothing_is_mirrored() -> None:
 # Numbers that no reader of ours reads
 
 
-@pytest.mark.parametrize("raw", ['{"region":"eu","x":1e999}', '{"region":"eu","x":%s}' % ("1" * 5000)])  # noqa: UP031
+@pytest.mark.parametrize("raw", ['{"region":"eu","x":1e999}', '{"region":"eu","x":%s}' % ("1" * 5000)])
 async def test_numbers_out_of_range_are_the_callers_fault(raw: str) -> None:
     # TL-13, SA07
     server = Server("desk")

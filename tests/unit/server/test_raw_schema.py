@@ -76,6 +76,13 @@ def test_faults(raw: bytes, expected: list[tuple[str, str]]) -> None:
     assert faults(compile_raw_schema(RICH), raw) == expected
 
 
+def test_of_big_arguments_the_first_fault_alone_is_told() -> None:
+    arguments = compile_raw_schema({"type": "object", "additionalProperties": {"type": "integer"}})
+    wrong = {f"k{at}": "x" for at in range(200)}
+    assert len(faults(arguments, json.dumps(wrong).encode())) == 200
+    assert len(faults(arguments, json.dumps(wrong).ljust(raw_schema.MAX_LISTED + 1).encode())) == 1
+
+
 @pytest.mark.parametrize(
     "dialect",
     [

@@ -16,6 +16,8 @@ import pytest
 from one_parameter import compiled, faults, taking
 
 from callboard.errors import RegistrationError
+from callboard.server.arguments import MAX_LISTED
+from callboard.server.coercion import MAX_VALUES
 from callboard.server.faults import Fault
 from callboard.server.schema import ArgumentFaults, compile_arguments
 from callboard.server.signature import read
@@ -137,7 +139,7 @@ def test_other_faults_are_listed_when_an_integral_float_is_mended() -> None:
 
 
 def test_keys_that_only_the_engine_checks() -> None:
-    assert faults(compiled(dict[float, int]), {"x": {"a": 1}}) == [("x", "must be an object")]
+    assert faults(compiled(dict[float, int]), {"x": {"a": 1}}) == [("x", "object key: expected `float`, got `str`")]
     assert faults(compiled(list[dict[float, int]]), {"x": [{"a": 1}]}) == [("x[0]", "object key: expected `float`, got `str`")]
 
 
@@ -241,6 +243,20 @@ def test_what_only_the_engine_sees_is_listed_beside_what_the_schema_sees() -> No
 def test_unreadable_arguments_are_faults(raw: bytes, fault: tuple[str, str]) -> None:
     """SA06."""
     assert fault in faults(compiled(str), raw)
+
+
+def test_the_second_look_is_bounded() -> None:
+    """JS-05, TL-20: it costs microseconds per value, which a hostile client must not turn into minutes."""
+    ints = compiled(list[int])
+    assert faults(ints, {"x": ["a"] * MAX_LISTED}) == [("x[0]", "must be an integer")]
+    assert len(faults(ints, {"x": ["a"] * (MAX_LISTED - 1)})) > 100
+    assert ints.bind(json.dumps({"x": [1.0] * (MAX_VALUES - 1)}).encode())["x"] == [1] * (MAX_VALUES - 1)
+    assert faults(ints, {"x": [1.0] * MAX_VALUES}) == [("x[0]", "expected `int`, got `float`")]
+    long = {"x": "a" * 1_000_000, "y": 5.0}
+
+    def f(x: str, y: int) -> None: ...
+
+    assert compile_arguments(read(f)).bind(json.dumps(long).encode()) == {"x": long["x"], "y": 5}
 
 
 def test_mutable_defaults_are_copied_per_call() -> None:

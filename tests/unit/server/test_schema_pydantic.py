@@ -228,6 +228,18 @@ def test_unions_that_msgspec_refuses() -> None:
     assert modelled(f).bind(b'{"when":"2026-01-31"}') == {"when": dt.date(2026, 1, 31)}
 
 
+def test_endless_lists_of_faults_are_not_read() -> None:
+    even = compiled(list[Annotated[int, AfterValidator(refuse_odd)]])
+    assert faults(even, {"x": [1, 2, 3]}) == [("x[0]", "must be even"), ("x[2]", "must be even")]
+    assert faults(even, {"x": [1] * 1000}) == [("", "has 1000 faults, too many to list")]
+
+
+def refuse_odd(number: int) -> int:
+    if number % 2:
+        raise ValueError("must be even")
+    return number
+
+
 STRICT: list[tuple[Any, str, Any]] = [
     (str, '"5"', "5"),
     (str, '"null"', "null"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
+import typing
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,8 @@ CONTENT_KINDS: list[Any] = [
     list,
     tuple,
     list[Any],
+    typing.List,  # noqa: UP006 the case
+    Annotated[list[Annotated[Content, []]], {}],
     Any,
     object,
     EMPTY,

@@ -22,7 +22,7 @@ class Odd(BaseException):
     """Not an Exception: what some libraries use to unwind."""
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -72,13 +72,12 @@ async def act(server: Server) -> tuple[int, dict[str, Any]]:
         MemoryError("hunter2"),
         SystemExit("hunter2"),
         StopAsyncIteration("hunter2"),
-        GeneratorExit("hunter2"),
         asyncio.CancelledError("hunter2"),
         TimeoutError("hunter2"),
         ExceptionGroup("hunter2", [ValueError("hunter2"), KeyError("hunter2")]),
         BaseExceptionGroup("hunter2", [asyncio.CancelledError("hunter2"), ValueError("hunter2")]),
         Odd("hunter2"),
-        Unspeakable(),
+        UnspeakableError(),
     ],
     ids=lambda error: type(error).__name__,
 )

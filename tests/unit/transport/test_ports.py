@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from callboard.ports import BAD_PORTS, refuse_port
+from callboard.transport.ports import BAD_PORTS, refuse_port
 
 
 @pytest.mark.parametrize(("port", "service"), [(22, "ssh"), (6000, "x11"), (10080, "amanda"), (6667, "ircu"), (5060, "sip")])
