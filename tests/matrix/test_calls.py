@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from asgi_driver import META_PREFIX, Client
+from asgi_driver import META_PREFIX, Client, make_headers, make_meta, make_request
 from desk import Desk
 
 from callboard import Context, Reason, Server, asgi
@@ -113,8 +113,6 @@ async def test_only_specified_codes_are_sent(client: Client) -> None:
 
 async def test_what_a_client_says_of_itself_reaches_the_tool(client: Client) -> None:
     # MT-06, MT-07, A27
-    from asgi_driver import make_meta
-
     meta = make_meta({"roots": {}}, clientInfo={"name": "acme", "version": "1"})
     answer = await client.call("who", request_id="q", meta=meta)
     assert answer.result["structuredContent"] == {"id": "q", "client": "acme", "capabilities": {"roots": {}}, "principal": None}
@@ -171,8 +169,6 @@ async def test_a_result_that_can_not_be_sent_is_that_calls_error(kind: str) -> N
 @pytest.mark.parametrize("text", ["\\ud800", "a\\udc00b"])
 async def test_a_lone_surrogate_in_an_argument_is_refused_with_its_id(desk: Desk, client: Client, text: str) -> None:
     # SA06
-    from asgi_driver import make_headers, make_request
-
     message = make_request("tools/call", {"name": "echo", "arguments": {"text": "TEXT"}})
     answer = await client.send(json.dumps(message).replace("TEXT", text).encode(), make_headers(message))
     assert (answer.status, answer.error["code"], answer.message["id"]) == (400, -32602, 1)
@@ -194,26 +190,26 @@ async def test_a_blocking_function_stops_nobody(desk: Desk, client: Client) -> N
         assert [answer.text for answer in await asyncio.gather(*blocked)] == ["released"] * 3
 
 
-async def test_past_the_bound_of_threads_a_call_is_told_to_come_back(client: Client) -> None:
+async def test_past_the_bound_of_threads_a_call_is_told_to_come_back() -> None:
     # SA40
     desk = Desk(threads=1)
     client = Client(asgi(desk.server))
-    tasks = [asyncio.create_task(client.call("block", request_id=n)) for n in range(1 + MAX_WAITING)]
+    blocked = asyncio.create_task(client.call("block"))
     async with asyncio.timeout(10):
         await desk.started.wait()
+        waiting = [asyncio.create_task(client.call("sync_echo", {"text": "x"}, request_id=n)) for n in range(MAX_WAITING)]
+        await asyncio.sleep(0)
         answer = await client.call("block", request_id="more")
         assert (answer.status, answer.error["code"]) == (503, REASONS[Reason.OVERLOADED].code)
         assert answer.headers["retry-after"] == "1"
         assert (await client.call("echo", {"text": "a"})).text == "a"
         desk.release.set()
-        for task in tasks:
-            assert (await task).text == "released"
+        assert (await blocked).text == "released"
+        assert {(await task).text for task in waiting} == {"x"}
 
 
 async def test_a_thread_may_report_progress(client: Client) -> None:
     # A20, PR-03
-    from asgi_driver import make_meta
-
     answer = await client.call("sync_count", {"to": 5}, meta=make_meta(progressToken="p"))
     assert [note["params"]["progress"] for note in answer.notes] == [1, 2, 3, 4, 5]
     assert answer.text == "counted"
@@ -259,8 +255,6 @@ async def test_a_uri_that_leads_out_reaches_no_function(desk: Desk, client: Clie
 )
 async def test_a_long_uri_costs_little(client: Client, uri: str) -> None:
     # SA33
-    from asgi_driver import make_headers, make_request
-
     app_headers = make_headers(make_request("resources/read", {"uri": uri}))
     started = time.perf_counter()
     for server_client in (client, Client(asgi(Desk().server, max_headers=200_000))):
@@ -380,3 +374,33 @@ async def test_what_middleware_stores_is_what_the_tool_gets() -> None:
 
     answer = await Client(asgi(server), state={"pool": pool}).call("same")
     assert answer.result["structuredContent"] is True
+
+
+async def test_timeouts_and_task_groups_work_in_a_tool() -> None:
+    # CN-04: what a tool starts in its request's own task ends there
+    server = Server("desk")
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    @server.tool
+    async def nested(ctx: Context) -> list[str]:
+        seen: list[str] = []
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            seen.append("timeout")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                await asyncio.Event().wait()
+        except* KeyError:
+            seen.append("group")
+        await asyncio.shield(asyncio.sleep(0))
+        task = asyncio.current_task()
+        assert task is not None
+        return [*seen, str(task.cancelling())]
+
+    answer = await Client(asgi(server)).call("nested")
+    assert answer.result["structuredContent"] == ["timeout", "group", "0"]

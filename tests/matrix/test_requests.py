@@ -1,5 +1,6 @@
 """Requests of the current protocol over HTTP: ids, versions, methods, envelopes, mirrored headers."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -43,8 +44,6 @@ async def test_an_id_comes_back_as_it_was(client: Client, request_id: Any) -> No
 
 async def test_requests_with_one_id_do_not_disturb_each_other(client: Client) -> None:
     # JR-03, JR-21, A10: an id is unique for its sender, not for the server
-    import asyncio
-
     answers = await asyncio.gather(*(client.call("echo", {"text": f"n{n}"}, request_id=7) for n in range(20)))
     assert [answer.text for answer in answers] == [f"n{n}" for n in range(20)]
 

@@ -505,8 +505,8 @@ class Completer:
         kwargs: dict[str, Any] = {self._value: text}
         if self._context is not None:
             kwargs[self._context] = dict(arguments)
-        found: Iterable[str] | None = await self._call(kwargs, ctx)
-        values = list(found or ())
+        found: Any = await self._call(kwargs, ctx)
+        values: list[Any] = [] if found is None else list(found) if isinstance(found, Iterable) else [found]
         if isinstance(found, str) or not all(isinstance(value, str) for value in values[:cap]):
             raise TypeError(f"{self.source}: a completion returns a list of str.")
         return Reply({"completion": {"values": values[:cap], "total": len(values), "hasMore": len(values) > cap}})

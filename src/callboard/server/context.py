@@ -251,16 +251,21 @@ class Context:
         wanted = self.request.envelope.log_level
         if wanted is None or _SEVERITY[level] < _SEVERITY[wanted]:
             return _READY
-        if self._exchange.dropped and not self._exchange.congested:
-            self.report_dropped()
         params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
-        return self._on_loop(partial(self._exchange.emit, encode_notification("notifications/message", params), droppable=True))
+        return self._on_loop(partial(self._log, encode_notification("notifications/message", params)))
 
     def report_dropped(self) -> None:
-        """Tell the client how many log messages it was too slow for, and start counting anew."""
+        """Tell the client how many log messages it was too slow for, and start counting anew; on the event loop only."""
         dropped, self._exchange.dropped = self._exchange.dropped, 0
-        params = {"level": "warning", "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
+        wanted = self.request.envelope.log_level or "warning"
+        level = wanted if _SEVERITY[wanted] > _SEVERITY["warning"] else "warning"
+        params = {"level": level, "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
         self._exchange.emit(encode_notification("notifications/message", params), key="dropped")
+
+    def _log(self, note: bytes) -> None:
+        if self._exchange.dropped and not self._exchange.congested:
+            self.report_dropped()
+        self._exchange.emit(note, droppable=True)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop and wait for it; for `def` functions.

@@ -5,6 +5,7 @@ Per call and cached within the call; a generator's part after its `yield` runs w
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -18,6 +19,8 @@ from callboard.server.workers import Workers
 __all__ = ["Dependency", "Depends", "Injector", "compile_injections", "injection_key"]
 
 T = TypeVar("T")
+# Teardown that nobody awaits any more; the event loop itself holds tasks weakly.
+_leaving: set[asyncio.Future[Any]] = set()
 
 
 class Dependency:
@@ -88,13 +91,30 @@ class _Provider:
             return await stack.enter_async_context(asynccontextmanager(self.fn)(**kwargs))
         if inspect.isgeneratorfunction(self.fn):
             manager = contextmanager(self.fn)(**kwargs)
-            value = await workers.run(manager.__enter__, {})
+            value = await _enter(workers, manager)
             stack.push_async_exit(partial(_leave, workers, manager))
             return value
         if inspect.iscoroutinefunction(self.fn):
             return await self.fn(**kwargs)
         value = await workers.run(self.fn, kwargs)
         return await value if inspect.isawaitable(value) else value
+
+
+async def _enter(workers: Workers, manager: AbstractContextManager[Any]) -> Any:
+    entering = asyncio.ensure_future(workers.run(manager.__enter__, {}))
+    try:
+        return await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        # The thread can't be stopped: what it opens is closed when it has.
+        entering.add_done_callback(partial(_leave_later, workers, manager))
+        raise
+
+
+def _leave_later(workers: Workers, manager: AbstractContextManager[Any], entering: asyncio.Future[Any]) -> None:
+    if not entering.cancelled() and entering.exception() is None:
+        leaving = asyncio.ensure_future(_leave(workers, manager, None, None, None))
+        _leaving.add(leaving)
+        leaving.add_done_callback(_leaving.discard)
 
 
 async def _leave(workers: Workers, manager: AbstractContextManager[Any], *error: Any) -> bool | None:

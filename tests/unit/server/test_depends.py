@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, Optional
 
+import msgspec
 import pytest
 from served import make_context, make_mount, reply
 
@@ -27,8 +28,6 @@ async def call(tool: Callable[..., Any], **arguments: Any) -> str:
 
 def schema(tool: Callable[..., Any]) -> dict[str, Any]:
     """Properties of its advertised input schema."""
-    import msgspec
-
     definition = msgspec.json.decode(make_server(tool).registry.tools[tool.__name__].definition)
     found: dict[str, Any] = definition["inputSchema"].get("properties", {})
     return found
