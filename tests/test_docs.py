@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import pytest
-from source_tree import ROOT
+from source_tree import ROOT, modules
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -97,3 +97,11 @@ def test_every_guide_is_in_the_index() -> None:
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     missing = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md" and f"({page.name})" not in index]
     assert not missing, f"docs/index.md names every guide but {missing}"
+
+
+def test_the_design_names_every_module() -> None:
+    design = (ROOT / "DESIGN.md").read_text(encoding="utf-8")
+    missing = [
+        path.name for path in modules().values() if not path.name.startswith("__") and not re.search(rf"\b{re.escape(path.name)}\b", design)
+    ]
+    assert not missing, f"DESIGN.md section 2 says nothing of {missing}"

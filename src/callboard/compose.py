@@ -76,6 +76,9 @@ def asgi(
     Raises:
         RegistrationError: An option can't work.
     """
+    for name, value in (("hosts", hosts), ("origins", origins)):
+        if isinstance(value, str):
+            raise RegistrationError(f"{name} takes a list, not a str: write {name}=[{value!r}].")
     if keep_alive is not None and keep_alive <= 0:
         raise RegistrationError(f"keep_alive must be more than 0 seconds, not {keep_alive:g}; None turns it off.")
     limits = ListenLimits(max_listens, max_listens_per_principal, listen_lifetime) if max_listens > 0 and not json_only else None

@@ -151,8 +151,10 @@ class Fail(CallboardError):  # noqa: N818 - it is an outcome too
             data: Optional JSON value.
 
         Raises:
-            ValueError: `code` is a reserved one.
+            ValueError: `code` is a reserved one, or no integer.
         """
+        if type(code) is not int:
+            raise ValueError(f"Fail.custom: the code must be an integer (JR-08), not {type(code).__name__}.")
         if code in RESERVED_CODES:
             raise ValueError(f"Fail.custom: {code} lies in -32768..-32000, which JSON-RPC and MCP reserve; use a code outside it.")
         fail = Fail(Reason.CUSTOM, message, data)

@@ -13,12 +13,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from desk import Desk
 
 import callboard
-from callboard import Context
+from callboard import Context, Request, Service
+from callboard.core.outcome import Outcome
 
 
 def main() -> None:
     """Serve until the process is told to stop."""
-    desk = Desk()
+    desk = Desk(middleware=[slow_listen] if "--slow-listen" in sys.argv else ())
     server = desk.server
 
     @server.tool
@@ -58,6 +59,17 @@ def main() -> None:
         server.resource_updated(uri)
 
     callboard.run(server, port=int(sys.argv[1]), log_level="error", keep_alive=0.2 if "--quick" in sys.argv else 15.0)
+
+
+def slow_listen(inner: Service) -> Service:
+    """A layer that takes its time with listen requests, as one that asks a database who may."""
+
+    async def service(request: Request, ctx: Context) -> Outcome:
+        if request.method == "subscriptions/listen":
+            await asyncio.sleep(0.5)
+        return await inner(request, ctx)
+
+    return service
 
 
 def descriptors() -> int:

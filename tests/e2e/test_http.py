@@ -169,6 +169,29 @@ def test_five_hundred_listeners_killed_at_once_are_gone_at_once(port: int) -> No
     until(port, lambda now: now["tasks"] <= before["tasks"] and now["descriptors"] <= before["descriptors"], 2)
 
 
+def test_many_calls_leave_nothing_behind(port: int) -> None:
+    # A07, A09
+    calls = [make_call("count", {"to": 3}, port=port, meta=PROGRESS), make_call("sync_echo", {"text": "x"}, port=port)]
+
+    def work() -> None:
+        with Wire(port) as wire:
+            for number in range(1500):
+                wire.send(calls[number % 2])
+                assert wire.read().status == 200
+        wires = [Wire(port) for _ in range(200)]
+        for wire in wires:
+            wire.send(calls[0])
+        for wire in wires:
+            assert wire.read().message["result"]["content"][0]["text"] == "counted"
+            wire.socket.close()
+
+    work()
+    before = until(port, lambda now: now["descriptors"] < 50, 2)
+    work()
+    after = until(port, lambda now: now["tasks"] <= before["tasks"] and now["descriptors"] <= before["descriptors"], 2)
+    assert after["resident"] - before["resident"] < 3_000_000
+
+
 # Slow readers
 
 
@@ -360,6 +383,19 @@ def test_a_stop_lets_running_calls_finish(tmp_path: Path) -> None:
         until(port, lambda now: now["tasks"] >= 3, 2)
         started.send_signal(signal.SIGTERM)
         assert wire.read().message["result"]["content"][0]["text"] == "lingered"
+        assert started.wait(5) == 0
+    assert log.read_text() == ""
+
+
+def test_a_stop_takes_in_no_listener_any_more(tmp_path: Path) -> None:
+    # A40, SB-09: a request that is still in middleware when the stream would have been closed
+    log = tmp_path / "log"
+    with desk(log, "--slow-listen") as (started, port), Wire(port) as wire:
+        wire.send(make_post("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, port=port))
+        until(port, lambda now: now["tasks"] >= 3, 2)
+        started.send_signal(signal.SIGTERM)
+        response = wire.read()
+        assert response.status == 503 or "result" in response.message
         assert started.wait(5) == 0
     assert log.read_text() == ""
 

@@ -1,5 +1,7 @@
 """Failures as data: the table of reasons, and the exceptions that user code raises."""
 
+from typing import Any
+
 import pytest
 
 from callboard.errors import REASONS, CallboardError, Fail, NotFound, Reason, RegistrationError, ToolError
@@ -96,3 +98,10 @@ def test_a_tool_error_carries_what_the_model_reads() -> None:
     # TL-12
     error = ToolError(["a", "b"], structured={"n": 1})
     assert (error.content, error.structured) == (["a", "b"], {"n": 1})
+
+
+@pytest.mark.parametrize("code", ["5", 5.5, None, True])
+def test_a_code_is_an_integer(code: Any) -> None:
+    # JR-08
+    with pytest.raises((ValueError, TypeError)):
+        Fail.custom(code, "mine")

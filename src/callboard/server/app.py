@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
@@ -89,6 +90,10 @@ class Server:
         cache: CacheHint | None = None,
         bus: Bus | None = None,
     ) -> None:
+        if not name or type(name) is not str:
+            raise RegistrationError(f"Server needs a name, not {name!r}.")
+        if lifespan is not None and not callable(lifespan):
+            raise RegistrationError("lifespan must be a function that takes the server and gives an async context manager.")
         if threads < 1:
             raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
         if not 1 <= completion_cap <= COMPLETION_CAP:
@@ -193,7 +198,7 @@ class Server:
             self.registry.add(tool)
             return function
 
-        return register if fn is None else register(fn)
+        return register if fn is None else register(_check_function(fn, "@server.tool"))
 
     def resource(
         self,
@@ -226,6 +231,7 @@ class Server:
         Raises:
             RegistrationError: URI and function don't fit, or the URI is taken.
         """
+        _check_uri(uri)
         facts = Facts(name=name, title=title, description=description, icons=icons, meta=meta)
 
         def register(function: F) -> F:
@@ -257,7 +263,7 @@ class Server:
             self.registry.add(Prompt(function, facts=Facts(**facts), strict=self._strict))
             return function
 
-        return register if fn is None else register(fn)
+        return register if fn is None else register(_check_function(fn, "@server.prompt"))
 
     def complete(self, owner: str, argument: str) -> Callable[[F], F]:
         """Make a function the completion of one argument: it takes the text so far and returns a list of values.
@@ -269,6 +275,10 @@ class Server:
         Raises:
             RegistrationError: The function can't complete, or the argument has a completion already.
         """
+        if callable(owner):
+            raise RegistrationError(
+                '@server.complete needs parentheses: write @server.complete("prompt name or URI template", "argument").'
+            )
 
         def register(function: F) -> F:
             self.registry.add(Completer(function, owner, argument))
@@ -285,7 +295,7 @@ class Server:
         if isinstance(component, Component):
             self.registry.add(component)
         else:
-            self.tool(component)
+            self.tool(_check_function(component, "server.add"))
 
     def remove(self, kind: Kind, key: str) -> None:
         """Take a component out; clients that listen hear of it.
@@ -317,3 +327,17 @@ class Server:
         except Exception:  # noqa: BLE001 - an exception that can't say what it is
             text = type(error).__name__
         return Fail(Reason.INTERNAL, f"{text} (id {error_id}).")
+
+
+def _check_function(function: F, where: str) -> F:
+    if not callable(function):
+        raise RegistrationError(f"{where} takes a function, not {function!r}; a name goes in as name=...")
+    return function
+
+
+def _check_uri(uri: str) -> None:
+    """RS-07: without a scheme no client can ask for it."""
+    if callable(uri):
+        raise RegistrationError('@server.resource needs a URI: write @server.resource("scheme://path").')
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:.", uri):
+        raise RegistrationError(f"{uri!r} is no absolute URI; begin it with a scheme, like docs://{uri.lstrip('/') or 'path'}.")

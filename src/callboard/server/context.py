@@ -52,10 +52,11 @@ class Mount:
         values: What the server's lifespan yielded: the first content of every `ctx.locals`.
         versions: Protocol versions that are served, the preferred one first.
         options: Bound options of the mount.
+        draining: Whether the mount is about to end, so that no listen stream may begin.
         listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
     """
 
-    __slots__ = ("listen_limits", "options", "server", "values", "versions", "workers")
+    __slots__ = ("draining", "listen_limits", "options", "server", "values", "versions", "workers")
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Mount:
         self.values = values
         self.versions = versions
         self.options = options
+        self.draining = False
         self.listen_limits = listen_limits
 
 

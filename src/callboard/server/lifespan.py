@@ -6,11 +6,14 @@ It runs in a task of its own, since what an async context manager enters (task g
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 __all__ = ["Lifespan", "LifespanFactory"]
+
+_log = logging.getLogger("callboard")
 
 LifespanFactory = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
 
@@ -32,6 +35,8 @@ class _Run:
                 await self.stop.wait()
         except BaseException as error:
             if self.ready.done():
+                if not self.stop.is_set():
+                    _log.exception("The server's lifespan ended while the server serves.")
                 raise
             self.ready.set_exception(error)
 

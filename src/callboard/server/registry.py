@@ -85,6 +85,8 @@ class Registry:
         Raises:
             KeyError: There is none.
         """
+        if kind not in _LIST_KEY:
+            raise KeyError(f"{kind!r} is no kind of component; use one of {', '.join(_LIST_KEY)}.")
         shelf = self._shelf(kind)
         if key not in shelf:
             raise KeyError(f"{kind}: there is no {key!r} to remove.")

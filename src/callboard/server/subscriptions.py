@@ -116,6 +116,8 @@ class Hub:
         limits = ctx.mount.listen_limits
         if limits is None:
             raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
+        if ctx.mount.draining:
+            raise Fail(Reason.OVERLOADED, "The server is shutting down.")
         if not ctx.exchange.streams:
             raise Fail(Reason.NOT_ACCEPTABLE, "subscriptions/listen answers with a stream: Accept must allow text/event-stream.")
         granted, listener = self._grant(ctx, asked)

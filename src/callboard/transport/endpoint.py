@@ -69,11 +69,17 @@ class Endpoint:
         )
         return self.mount
 
+    def drain(self) -> None:
+        """End listen streams in good order and take no new ones: what comes next is the end of this mount."""
+        if self.mount is not None:
+            self.mount.draining = True
+            self.server.hub.close(self.mount.workers)
+
     async def close(self) -> None:
         """End listen streams in good order and leave the lifespan."""
+        self.drain()
         mount, self.mount = self.mount, None
         if mount is not None:
-            self.server.hub.close(mount.workers)
             mount.workers.close()
             await self.server.lifespan.leave()
 

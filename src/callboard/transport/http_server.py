@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import socket
+from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,13 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+# mallopt's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (its maximum), in bytes.
+_MALLOC = {-1: 512 * 2**20, -2: 64 * 2**20, -3: 32 * 2**20}
 # Seconds that running calls get once the process is told to stop.
 GRACE = 30
 
 
-class OneWrite(asyncio.Transport):
+class OneWrite:
     """A transport that keeps what is written in one turn of the loop, and writes it at once: head and body of an answer are one packet.
 
     Measured on uvicorn with uvloop it takes a quarter off the CPU time of a call. It stands on the contract of `asyncio.Transport` alone.
@@ -29,29 +33,23 @@ class OneWrite(asyncio.Transport):
         loop: Its event loop.
     """
 
+    __slots__ = ("_kept", "_loop", "_transport")
+
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
         self._transport = transport
         self._loop = loop
         self._kept: list[bytes] = []
-        for name in (
-            "get_extra_info",
-            "get_protocol",
-            "get_write_buffer_size",
-            "is_closing",
-            "is_reading",
-            "pause_reading",
-            "resume_reading",
-        ):
-            setattr(self, name, getattr(transport, name))
 
-    def write(self, data: Any) -> None:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
         """Keep some bytes until this turn of the loop is over."""
         if not self._kept:
             self._loop.call_soon(self.flush)
         self._kept.append(data)
 
-    def writelines(self, list_of_data: Any) -> None:
+    def writelines(self, list_of_data: Iterable[bytes]) -> None:
         """Keep several."""
         for data in list_of_data:
             self.write(data)
@@ -72,13 +70,18 @@ class OneWrite(asyncio.Transport):
         self._kept.clear()
         self._transport.abort()
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Hand the connection to another protocol."""
-        self._transport.set_protocol(protocol)
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the marks of flow control."""
-        self._transport.set_write_buffer_limits(high, low)
+def keep_freed_memory() -> None:
+    """Tell glibc's malloc not to give memory back after every large message: calls with 1 MB of arguments take half the CPU time.
+
+    Without effect where there is no glibc.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for parameter, value in _MALLOC.items():
+        mallopt(parameter, value)
 
 
 def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
@@ -108,7 +111,7 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             self.should_exit = True
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.endpoint.server.hub.close()
+            app.endpoint.drain()
             await super().shutdown(sockets)
 
     config: dict[str, Any] = {
@@ -119,6 +122,7 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
         "timeout_graceful_shutdown": GRACE,
     }
     server: uvicorn.Server = Server(uvicorn.Config(app, host=host, port=port, log_level=log_level, **config))
+    keep_freed_memory()
     # What start-up left behind lives for ever: the collector need not walk it while calls wait.
     gc.collect()
     gc.freeze()

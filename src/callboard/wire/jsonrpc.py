@@ -35,6 +35,8 @@ __all__ = [
 RequestId: TypeAlias = int | str
 MAX_DEPTH = 128
 _MAX_DIGITS = 4000
+# Bytes up to which counting a character beats searching for it.
+_SMALL = 4096
 
 
 class RawRequest(msgspec.Struct):
@@ -118,7 +120,7 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
         envelope = _decode_envelope(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _diagnose(body, error, max_depth)
-    if body.count(b"[") + body.count(b"{") > max_depth and _depth(body) > max_depth:
+    if _may_nest(body, max_depth) and _depth(body) > max_depth:
         return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
     if len(body) != _compact_size(envelope) and (duplicate := _repeated_key(body, envelope)):
         return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.'))
@@ -181,6 +183,19 @@ def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse
     if envelope.error is not msgspec.UNSET and envelope.result is msgspec.UNSET:
         return RawResponse(answer_id, error=envelope.error)
     return Malformed(Fail(Reason.INVALID_REQUEST, "The message has no method."), answer_id)
+
+
+def _may_nest(body: bytes, max_depth: int) -> bool:
+    """Whether there are brackets enough; of a large body no more than that many are looked for."""
+    if len(body) < _SMALL:
+        return body.count(b"[") + body.count(b"{") > max_depth
+    seen = 0
+    for bracket in (b"[", b"{"):
+        at = body.find(bracket)
+        while at >= 0 and seen <= max_depth:
+            seen += 1
+            at = body.find(bracket, at + 1)
+    return seen > max_depth
 
 
 def _depth(body: bytes) -> int:

@@ -176,3 +176,33 @@ async def test_a_function_may_refuse_by_raising() -> None:
     with pytest.raises(Fail) as caught:
         await reply(server, "tools/call", {"name": "ship"})
     assert caught.value.data == {"requiredCapabilities": {"sampling": {}}}
+
+
+# Registration: an error names the culprit and the way out
+
+
+UNTYPED: Any = Server("desk")
+
+
+@pytest.mark.parametrize(
+    ("use", "argument", "way_out"),
+    [
+        pytest.param(UNTYPED.resource, echo, r"resource\(", id="resource without parentheses"),
+        pytest.param(UNTYPED.tool, "name", "name=", id="tool with a name in first place"),
+        pytest.param(UNTYPED.prompt, "name", "name=", id="prompt with a name in first place"),
+        pytest.param(UNTYPED.add, None, "add", id="nothing added"),
+    ],
+)
+def test_what_is_used_the_wrong_way_says_how(use: Any, argument: Any, way_out: str) -> None:
+    with pytest.raises(RegistrationError, match=way_out):
+        use(argument)
+
+
+@pytest.mark.parametrize("uri", ["", "no uri", "relative/path", "/absolute/path", "://x"])
+def test_a_resource_has_an_absolute_uri(uri: str) -> None:
+    # RS-07
+    def read(x: str = "") -> str:
+        return x
+
+    with pytest.raises(RegistrationError, match="URI"):
+        Server("desk").resource(uri)(read)

@@ -138,6 +138,29 @@ async def test_what_fails_on_the_way_out_is_heard() -> None:
         await lifespan.leave()
 
 
+async def test_one_that_dies_while_it_is_needed_is_heard_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    broken = asyncio.Event()
+
+    async def watch() -> None:
+        await broken.wait()
+        raise RuntimeError("connection lost")
+
+    @asynccontextmanager
+    async def factory(_server: Any) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch())
+            yield
+
+    lifespan = Lifespan("desk", factory)
+    await lifespan.enter()
+    broken.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert "connection lost" in caplog.text
+    with pytest.raises(ExceptionGroup):
+        await within(lifespan.leave())
+
+
 async def test_without_one_there_is_nothing_to_do() -> None:
     lifespan = Lifespan("desk", None)
     assert await lifespan.enter() == {}

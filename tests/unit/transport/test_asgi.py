@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from asgi_driver import LATEST, Client, Event, make_headers, make_meta, make_request
 
-from callboard import Context, Server, asgi
+from callboard import Context, RegistrationError, Server, asgi
 from callboard.transport.asgi import App
 
 CALL = make_request("tools/call", {"name": "echo", "arguments": {"text": "hi"}})
@@ -517,3 +517,9 @@ async def test_many_made_up_callers_cost_bounded_memory() -> None:
 
 def test_the_version_is_the_one_under_test() -> None:
     assert make_app().endpoint._versions == (LATEST,)
+
+
+def test_hosts_are_several_even_when_there_is_one() -> None:
+    """A str is a sequence too, of letters: every request would be refused."""
+    with pytest.raises(RegistrationError, match="hosts"):
+        make_app(hosts="localhost")
