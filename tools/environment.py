@@ -4,15 +4,21 @@ It runs before anything is installed and perhaps on a Python that is too old, so
 that older versions parse: the version check must be reached to speak.
 """
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
+import tempfile
+import urllib.request
 from pathlib import Path
+from urllib.parse import urljoin
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 INTERPRETER = VENV / "bin" / "python"
 MINIMUM = (3, 11)
+PIP_INDEX = "https://pypi.org/pypi/pip/json"
 PIP = "pip>=25.1"  # the first that installs a dependency group
 
 
@@ -53,11 +59,32 @@ def ways() -> "list[list[str]]":
     return found
 
 
+def fetch_pip() -> bool:
+    """Makes .venv without pip and puts pip's own wheel from PyPI into it, checked by its digest; whether that worked."""
+    if not runs([sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)]):
+        return False
+    try:
+        with urllib.request.urlopen(PIP_INDEX, timeout=60) as answer:
+            wheel = next(file for file in json.load(answer)["urls"] if file["packagetype"] == "bdist_wheel")
+        with urllib.request.urlopen(urljoin(PIP_INDEX, wheel["url"]), timeout=60) as answer:
+            content = answer.read()
+    except (OSError, ValueError, StopIteration):
+        return False
+    if hashlib.sha256(content).hexdigest() != wheel["digests"]["sha256"]:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / wheel["filename"]
+        path.write_bytes(content)
+        return runs([str(INTERPRETER), str(path / "pip"), "install", "--no-index", str(path)])
+
+
 def create() -> None:
     """Makes .venv by the first way that works; ends with one sentence when none does."""
     for command in ways():
         if runs(command) and usable():
             return
+    if fetch_pip() and usable():
+        return
     shutil.rmtree(VENV, ignore_errors=True)
     sys.exit(
         f"{sys.executable} cannot make a virtual environment with pip (Debian and Ubuntu keep that part in another package): "

@@ -69,7 +69,7 @@ class Rule(NamedTuple):
     text: str
 
 
-# SPEC_LEDGER EC-01..EC-15 and appendix A; where the protocol leaves the HTTP status open: 400 for what the client can mend, 200 for the rest.
+# EC-01..EC-15; where the protocol leaves the HTTP status open: 400 for what the client can mend, 200 for the rest.
 REASONS: dict[Reason, Rule] = {
     Reason.PARSE: Rule(-32700, 400, -32700, 400, "The message is not valid JSON."),
     Reason.INVALID_REQUEST: Rule(-32600, 400, -32600, 400, "The message is not a JSON-RPC 2.0 request or notification."),

@@ -209,6 +209,21 @@ def test_a_reader_that_does_not_read_costs_bounded_memory_and_still_gets_its_res
     assert list(read_events(body))[-1]["result"]["content"][0]["text"] == "flooded"
 
 
+def test_five_hundred_requests_that_never_end_stop_nobody(port: int) -> None:
+    # SA10
+    before = state(port)
+    request = make_call("echo", {"text": "x"}, port=port)
+    wires = [Wire(port) for _ in range(500)]
+    for number, wire in enumerate(wires):
+        wire.send(request[: (10, 120, -1)[number % 3]])
+    started = time.monotonic()
+    alive(port)
+    assert time.monotonic() - started < 0.5
+    for wire in wires:
+        wire.socket.close()
+    until(port, lambda now: now["tasks"] <= before["tasks"] and now["descriptors"] <= before["descriptors"], 2)
+
+
 # Sizes
 
 

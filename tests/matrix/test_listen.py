@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -138,6 +139,22 @@ async def test_a_filter_that_is_none_is_refused(client: Client, params: dict[str
     # SB-01
     answer = await client.request("subscriptions/listen", params)
     assert (answer.status, answer.error["code"]) == (400, -32602)
+
+
+async def test_a_stream_names_so_many_resources(client: Client) -> None:
+    # SB-04, SA10: each is matched against every template, and kept
+    uris = [f"desk://note/{number}" for number in range(50_000)]
+    async with client.listen(resourceSubscriptions=uris) as stream:
+        started = time.perf_counter()
+        if await stream.head() == 200:
+            ack = await stream.message()
+            assert len(ack["params"]["notifications"]["resourceSubscriptions"]) <= 10_000
+        else:
+            assert (await stream.end()).error["code"] == -32602
+        assert time.perf_counter() - started < 0.5
+    async with client.listen(resourceSubscriptions=uris[:500]) as stream:
+        ack = await stream.message()
+        assert ack["params"]["notifications"]["resourceSubscriptions"] == uris[:500]
 
 
 async def test_a_client_that_takes_no_stream_can_not_listen(client: Client) -> None:

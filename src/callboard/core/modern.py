@@ -1,6 +1,6 @@
 """The current era, 2026-07-28: every request carries its own envelope, every result its type.
 
-Order of checks (ERAS.md step 8; HH-02 fixes that a mismatch wins over an unsupported version): version header = body, version
+Order of checks (HH-02 fixes that a mismatch wins over an unsupported version): version header = body, version
 supported, `_meta` complete, `Mcp-Method` and `Mcp-Name`, method known, params. `Mcp-Param-*` waits for the tool (dispatch).
 """
 
@@ -84,7 +84,7 @@ class Modern:
         self._meta = {} if server_info is None else {"io.modelcontextprotocol/serverInfo": msgspec.Raw(encode(server_info))}
 
     def claims(self, message: Message, headers: Headers | None) -> bool:
-        """Body first, header second (ERAS.md steps 4, 5)."""
+        """Body first, header second (VN-08)."""
         if headers is not None:
             stated = headers.get(b"mcp-protocol-version")
             if stated == _LATEST_VALUE:

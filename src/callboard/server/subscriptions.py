@@ -29,10 +29,12 @@ from callboard.stores.base import Bus
 from callboard.wire.jsonrpc import encode
 from callboard.wire.v2026_07_28 import SubscriptionFilter
 
-__all__ = ["Hub"]
+__all__ = ["MAX_RESOURCES", "Hub"]
 
 _SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 _TOPIC = "callboard.changes"
+# Resources that one stream may name.
+MAX_RESOURCES = 1000
 # The filter's field, its wire name, and the kind of change it lets through.
 _KINDS = (
     ("tools_list_changed", "toolsListChanged", "tools"),
@@ -151,6 +153,8 @@ class Hub:
         uris: list[str] = []
         templates: list[UriTemplate] = []
         wanted = asked.resource_subscriptions
+        if isinstance(wanted, list) and len(wanted) > MAX_RESOURCES:
+            raise Fail(Reason.INVALID_PARAMS, f"params.notifications.resourceSubscriptions: at most {MAX_RESOURCES} on one stream.")
         if isinstance(wanted, list) and capabilities.get("resources", {}).get("subscribe"):
             registry = ctx.server.registry
             for uri in dict.fromkeys(wanted):

@@ -1,6 +1,6 @@
 """Pure checks of an HTTP request before anything of it is read: peer, host, origin, media types, sizes.
 
-Order (ERAS.md step 1): who connects, what host was asked for (DNS rebinding), which web page asks, then the shape of the message.
+Order (HM-02, HM-04): who connects, what host was asked for (DNS rebinding), which web page asks, then the shape of the message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Protocol versions as data: which there are, which methods exist in which, what else differs.
 
-Absence of a version from a method's row is how the method does not exist there (SPEC_LEDGER.md, appendix B). Nothing here decides anything.
+Absence of a version from a method's row is how the method does not exist there (DP-05). Nothing here decides anything.
 """
 
 from collections.abc import Mapping
