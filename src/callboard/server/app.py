@@ -313,13 +313,13 @@ class Server:
         """Tell every client that subscribed to this URI, or to a template that it fits, that its contents changed; from any thread."""
         self.hub.publish("resources", uri)
 
-    def crash(self, method: str, error: BaseException) -> Fail:
+    def crash(self, where: str, error: BaseException) -> Fail:
         """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""
         error = sole_error(error)
         if isinstance(error, Fail):
             return error
         error_id = secrets.token_hex(4)
-        _log.error("%s failed, error id %s", method, error_id, exc_info=error)
+        _log.error("%s failed, error id %s", where, error_id, exc_info=error)
         if self.mask_errors:
             return Fail(Reason.INTERNAL, f"Internal error (id {error_id}).")
         try:

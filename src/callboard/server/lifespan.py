@@ -35,7 +35,7 @@ class _Run:
                 await self.stop.wait()
         except BaseException as error:
             if self.ready.done():
-                if not self.stop.is_set():
+                if not self.stop.is_set() and not isinstance(error, asyncio.CancelledError):
                     _log.exception("The server's lifespan ended while the server serves.")
                 raise
             self.ready.set_exception(error)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from callboard.core.era import Era, Headers
+from callboard.core.era import Era, Headers, Request
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Outcome
 from callboard.errors import Fail, Reason
@@ -112,11 +112,11 @@ class Endpoint:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            status, answer = era.render(request.id, self.server.crash(request.method, error), request.row)
+            status, answer = era.render(request.id, self.server.crash(_place(request), error), request.row)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - the crash guard: whatever user code raises is that call's error
-            status, answer = self._render_crash(era, request.id, self.server.crash(request.method, error))
+            status, answer = self._render_crash(era, request.id, self.server.crash(_place(request), error))
         if exchange.dropped:
             context.report_dropped()
         exchange.finish(status, answer)
@@ -127,3 +127,9 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - an author's error data may be unencodable
             _log.exception("An error of its own can't be encoded: %r", fail.reason)
             return era.render(request_id, Fail(Reason.INTERNAL), None)
+
+
+def _place(request: Request) -> str:
+    """The method and what it was asked for, printable: for the log."""
+    mirrored = request.row.mirrored
+    return f"{request.method} {getattr(request.params, mirrored)[:100]!a}" if mirrored else request.method
