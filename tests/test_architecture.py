@@ -30,6 +30,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("server.msgspec_schema", "server.pydantic_schema"),
     ("server.schema",),
     ("server.shape",),
+    ("server.callee",),
+    ("server.prompt", "server.resource", "server.tool"),
     ("server.component",),
     ("server.registry",),
     ("server.dispatch",),

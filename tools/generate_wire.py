@@ -66,7 +66,7 @@ OVERRIDES: dict[str, Override] = {
     "*.code": Override("int", "errors.py alone holds the numbers"),
     "*.ttlMs": Override("int", "a client reads a negative one as 0 (CA-04), so it must decode"),
     "ElicitResult.content": Override(
-        "dict[str, str | int | float | bool | list[str]]", "the published schema says integer where its source says number (appendix C 9)"
+        "dict[str, str | int | float | bool | list[str]]", "the published schema says integer where its source says number (EL-07)"
     ),
 }
 

@@ -57,7 +57,7 @@ def test_a_text_is_one_sentence(reason: Reason) -> None:
     ],
 )
 def test_statuses_are_those_of_the_table(reason: Reason, code: int, status: int) -> None:
-    # HM-17, HM-18, HM-19, EC-10, EC-11: appendix A of the ledger
+    # HM-17, HM-18, HM-19, EC-10, EC-11
     assert (REASONS[reason].code, REASONS[reason].status) == (code, status)
 
 

@@ -1,7 +1,8 @@
 """What can go wrong for a client. Every error names the request, the server and the way out.
 
     CallboardError
-     └── ClientError             the root; also: a request that can't be sent, a client that isn't open
+     └── ClientError             the root; also: a client that isn't open
+          ├── InvalidRequest     the request can't be written, so nothing was sent
           ├── ConnectionFailed   the server can't be reached, or went away before it answered
           │    └── ProcessExited the server was a child process, and it ended
           ├── RequestTimeout     no answer in time; the request was cancelled
@@ -26,11 +27,15 @@ __all__ = [
     "HttpError",
     "InputRequired",
     "InvalidAnswer",
+    "InvalidRequest",
     "Origin",
     "ProcessExited",
     "RequestTimeout",
     "ServerError",
 ]
+
+# What an error's text shows of a name or URI, in characters.
+SUBJECT = 100
 
 
 class Origin(NamedTuple):
@@ -40,11 +45,13 @@ class Origin(NamedTuple):
         target: The server: a URL, a command line, a file or a server's name.
         method: The request's method; empty when the error belongs to no request.
         request_id: The request's JSON-RPC id; None when the error belongs to no request.
+        subject: Name of the tool or prompt, or URI of the resource, that was asked for; empty when the method takes none.
     """
 
     target: str
     method: str = ""
     request_id: int | str | None = None
+    subject: str = ""
 
 
 class ClientError(CallboardError):
@@ -59,15 +66,21 @@ class ClientError(CallboardError):
         target: The server, as text.
         method: Method of the request; empty without one.
         request_id: JSON-RPC id of the request; None without one.
+        subject: Name of the tool or prompt, or URI of the resource, that was asked for; empty without one.
     """
 
     def __init__(self, text: str, origin: Origin) -> None:
         super().__init__(text)
         self.text = text
-        self.target, self.method, self.request_id = origin
+        self.target, self.method, self.request_id, self.subject = origin
 
     def __str__(self) -> str:
-        return f"{self.method + ' at ' if self.method else ''}{self.target}: {self.text}"
+        asked = " ".join(filter(None, (self.method, self.subject and f"{_shortened(self.subject)!r}")))
+        return f"{f'{asked} at ' if asked else ''}{self.target}: {self.text}"
+
+
+class InvalidRequest(ClientError, ValueError):  # noqa: N818
+    """The request can't be written as the protocol wants it, so nothing was sent."""
 
 
 class ConnectionFailed(ClientError):  # noqa: N818 - a state of the world, not a class of mistakes
@@ -89,6 +102,10 @@ class ProcessExited(ConnectionFailed):
         )
         self.returncode = returncode
         self.stderr = stderr
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SUBJECT else text[:SUBJECT] + "..."
 
 
 def _ending(returncode: int) -> str:

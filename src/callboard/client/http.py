@@ -11,11 +11,12 @@ import asyncio
 import io
 import logging
 import os
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from callboard.client.connection import Incoming, OnNote, Outgoing
 from callboard.client.errors import ClientError, ConnectionFailed, HttpError, InvalidAnswer, Origin
-from callboard.core.sse import SseDecoder, SseLimitError
+from callboard.core.sse import Event, SseDecoder, SseLimitError
 from callboard.wire.jsonrpc import RawNotification, RawResponse, decode
 from callboard.wire.versions import LATEST
 
@@ -39,7 +40,7 @@ FILE_SIZE = 2**20
 # Seconds for a stream to end after its answer (HM-11), so that its connection can be used again.
 LINGER = 0.1
 HINTS = {
-    401: " (the server wants authorization)",
+    401: " (the server wants authorization: Client(..., headers={'Authorization': ...}))",
     403: " (the server refuses this client)",
     404: " (is the path right? it is often /mcp)",
     405: " (no MCP endpoint takes POST there; is the path right?)",
@@ -52,12 +53,14 @@ class HttpConnection:
     Args:
         url: The endpoint, for example `http://127.0.0.1:8000/mcp`.
         max_message: Most bytes of one message from the server.
+        headers: What every request carries besides the protocol's own headers.
     """
 
     mirrors = True
 
-    def __init__(self, url: str, *, max_message: int) -> None:
+    def __init__(self, url: str, *, max_message: int, headers: Mapping[str, str]) -> None:
         self._url = url
+        self._headers = {**headers, **HEADERS}
         self._max_message = max_message
         self._session: Any = None
 
@@ -70,7 +73,7 @@ class HttpConnection:
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # the client has one clock for all transports
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=HEADERS,
+            headers=self._headers,
         )
 
     async def exchange(self, request: Outgoing, on_note: OnNote) -> Incoming:
@@ -96,11 +99,7 @@ class HttpConnection:
     async def _read_stream(self, response: Response, origin: Origin, on_note: OnNote) -> Incoming:
         decoder = SseDecoder(self._max_message)
         async for chunk in response.content.iter_any():
-            try:
-                events = decoder.feed(chunk)
-            except SseLimitError as error:
-                raise self._too_large(origin) from error
-            for event in events:
+            for event in self._events(decoder, chunk, origin):
                 if not event.data:
                     continue
                 message = decode(event.data)
@@ -112,6 +111,13 @@ class HttpConnection:
                 else:
                     logger.warning("ignored an event that is neither a notification nor the answer: %.200r", event.data)
         raise ConnectionFailed("the event stream ended before the answer came; the request is lost and may be sent again", origin)
+
+    def _events(self, decoder: SseDecoder, chunk: bytes, origin: Origin) -> Iterator[Event]:
+        try:
+            yield from decoder.feed(chunk)
+        except SseLimitError as error:
+            yield from error.events  # what came whole before it still counts, the answer above all
+            raise self._too_large(origin) from error
 
     async def _read_body(self, response: Response, origin: Origin) -> Incoming:
         body = bytearray()

@@ -12,8 +12,9 @@ import os
 import shlex
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import cast
 
 from callboard.client.errors import ClientError, ConnectionFailed, InvalidAnswer, Origin, ProcessExited
@@ -35,11 +36,23 @@ class ChildStream(asyncio.SubprocessProtocol):
     Args:
         command: Program and arguments.
         max_message: Most bytes of one line from the child.
+        env: Variables of the child on top of this process's own; None for none.
+        cwd: Folder it runs in; None for this process's own.
         grace: Seconds to wait on each rung of the shutdown ladder.
     """
 
-    def __init__(self, command: Sequence[str], *, max_message: int, grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        max_message: int,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+        grace: float = GRACE,
+    ) -> None:
         self._command = list(command)
+        self._env = env
+        self._cwd = cwd
         self._max_message = max_message
         self._grace = grace
         self._transport: asyncio.SubprocessTransport | None = None
@@ -62,8 +75,9 @@ class ChildStream(asyncio.SubprocessProtocol):
         """
         loop = asyncio.get_running_loop()
         self._writable.set()
+        env = None if self._env is None else {**os.environ, **self._env}
         try:
-            await loop.subprocess_exec(lambda: self, *self._command, start_new_session=True)
+            await loop.subprocess_exec(lambda: self, *self._command, start_new_session=True, env=env, cwd=self._cwd)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ConnectionFailed(f"can't start {shlex.join(self._command)}: {reason}; check the command and PATH", origin) from error

@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from callboard.core.outcome import CacheHint
 from callboard.errors import Fail, Reason, RegistrationError
+from callboard.server.callee import make_definition, read_facts
 from callboard.server.component import (
     COMPLETION_CAP,
     Completer,
@@ -98,7 +99,9 @@ class Server:
             raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
         if not 1 <= completion_cap <= COMPLETION_CAP:
             raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
-        self.info = v.Implementation(
+        self.info, _ = make_definition(
+            v.Implementation,
+            f"Server {name!r}",
             name=name,
             version=version,
             title=title or UNSET,
@@ -145,7 +148,18 @@ class Server:
         return capabilities
 
     @overload
-    def tool(self, fn: F, /) -> F: ...
+    def tool(
+        self,
+        fn: F,
+        /,
+        *,
+        annotations: v.ToolAnnotations | None = None,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+        input_schema: Mapping[str, Any] | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        **facts: Unpack[FactFields],
+    ) -> F: ...
     @overload
     def tool(
         self,
@@ -184,11 +198,12 @@ class Server:
         Raises:
             RegistrationError: The function can't be a tool, or its name is taken.
         """
+        stated = read_facts("@server.tool", facts)
 
         def register(function: F) -> F:
             tool = Tool(
                 function,
-                facts=Facts(**facts),
+                facts=stated,
                 policy=Policy(timeout=timeout, concurrency=concurrency),
                 annotations=annotations,
                 input_schema=input_schema,
@@ -245,7 +260,7 @@ class Server:
         return register
 
     @overload
-    def prompt(self, fn: F, /) -> F: ...
+    def prompt(self, fn: F, /, **facts: Unpack[FactFields]) -> F: ...
     @overload
     def prompt(self, /, **facts: Unpack[FactFields]) -> Callable[[F], F]: ...
     def prompt(self, fn: F | None = None, /, **facts: Unpack[FactFields]) -> F | Callable[[F], F]:
@@ -258,9 +273,10 @@ class Server:
         Raises:
             RegistrationError: The function can't be a prompt, or its name is taken.
         """
+        stated = read_facts("@server.prompt", facts)
 
         def register(function: F) -> F:
-            self.registry.add(Prompt(function, facts=Facts(**facts), strict=self._strict))
+            self.registry.add(Prompt(function, facts=stated, strict=self._strict))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.prompt"))

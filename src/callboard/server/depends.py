@@ -55,7 +55,12 @@ def Depends(provider: Callable[..., Any], /, *, use_cache: bool = True) -> Any: 
         provider: A function, coroutine function, or (async) generator function, which yields the value once and cleans up after it.
             It may take a `Context` and further `Depends`. `def` ones run on a thread, like every `def` function.
         use_cache: Whether one value serves the whole call.
+
+    Raises:
+        RegistrationError: `provider` can't be called.
     """
+    if not callable(provider):
+        raise RegistrationError(f"Depends takes a function, not {provider!r}: write Depends(fn), without calling it.")
     return Dependency(provider, use_cache=use_cache)
 
 
@@ -63,6 +68,8 @@ def injection_key(annotation: Any, default: Any) -> Hashable | None:
     """What a parameter is injected with; None when the caller gives it."""
     if isinstance(default, Dependency):
         return default
+    if default is Depends:
+        raise RegistrationError("A parameter has Depends itself as its default: write Depends(fn).")
     return Context if annotation is Context else None
 
 

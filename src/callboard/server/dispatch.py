@@ -77,7 +77,7 @@ def _lister(kind: Kind) -> Serve:
 async def _call_tool(server: Served, params: v.CallToolRequestParams, request: Request, ctx: Context) -> Outcome:
     tool = server.registry.tools.get(params.name)
     if tool is None:
-        return Fail(Reason.UNKNOWN_TOOL, None, {"name": params.name})
+        return Fail(Reason.UNKNOWN_TOOL, f"Unknown tool {params.name[:100]!r}.", {"name": params.name})
     arguments = params.arguments
     raw = arguments if isinstance(arguments, msgspec.Raw) else None
     if raw is not None and memoryview(raw)[0] != _BRACE:
@@ -114,7 +114,7 @@ async def _read_resource(server: Served, params: v.ReadResourceRequestParams, _r
 async def _get_prompt(server: Served, params: v.GetPromptRequestParams, _request: Request, ctx: Context) -> Outcome:
     prompt = server.registry.prompts.get(params.name)
     if prompt is None:
-        return Fail(Reason.UNKNOWN_PROMPT, None, {"name": params.name})
+        return Fail(Reason.UNKNOWN_PROMPT, f"Unknown prompt {params.name[:100]!r}.", {"name": params.name})
     return await prompt.get({} if params.arguments is UNSET else params.arguments, ctx)
 
 

@@ -178,7 +178,7 @@ def test_a_refusal_does_not_echo_what_was_sent() -> None:
         assert "hunter2" not in fail.text
 
 
-# The order of checks: ERAS.md, step 8
+# The order of checks
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_an_unsupported_version_learns_what_is_supported(version: str) -> None:
     ],
 )
 def test_a_request_without_envelope_learns_what_is_supported(changed: dict[str, str | None], reason: Reason) -> None:
-    # VN-11, VN-18, EC-07: ERAS.md step 5
+    # VN-11, VN-18, EC-07
     message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}}
     fail = lift(message, **changed)
     assert reason_of(fail) is reason
@@ -353,7 +353,7 @@ def test_a_removed_method_with_an_envelope_is_not_found(method: str) -> None:
     ],
 )
 def test_a_message_is_claimed_by_its_body_first(message: dict[str, Any], headers: dict[str, str] | None, claimed: bool) -> None:
-    # VN-08: ERAS.md steps 4 to 7
+    # VN-08: its envelope, else the version header
     assert MODERN.claims(decode(json.dumps(message).encode()), None if headers is None else encode_headers(headers)) is claimed
 
 

@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from oracles import mcp_types_validate
-from served import definition, reply
+from served import definition, make_mount, reply
 
 from callboard import RegistrationError, Server, ToolError, audio, embed, image, link, text, types
 
@@ -381,3 +382,35 @@ def test_nested_properties_may_be_mirrored() -> None:
     }
     (param,) = make_tool(tool, input_schema=schema).registry.tools["tool"].header_params
     assert (param.header, param.path) == (b"mcp-param-region", ("where", "region"))
+
+
+async def test_a_thread_keeps_its_turn_until_it_returns() -> None:
+    # A20, SA25: the call is free at once, but its function still runs, and may not be made for two at a time
+    running, most = 0, 0
+    lock, release, started = threading.Lock(), threading.Event(), threading.Event()
+
+    def tool() -> str:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        started.set()
+        assert release.wait(10)
+        with lock:
+            running -= 1
+        return "done"
+
+    server = make_tool(tool, concurrency=1)
+    mount = make_mount(server)
+    first = asyncio.ensure_future(reply(server, "tools/call", {"name": "tool"}, mount=mount))
+    assert await asyncio.get_running_loop().run_in_executor(None, started.wait, 10)
+    first.cancel()
+    await asyncio.wait([first])
+    second = asyncio.ensure_future(reply(server, "tools/call", {"name": "tool"}, mount=mount))
+    for _ in range(20):
+        await asyncio.get_running_loop().run_in_executor(None, int)
+    assert most == 1
+    release.set()
+    async with asyncio.timeout(5):
+        assert (await second)["content"][0]["text"] == "done"
+    assert most == 1

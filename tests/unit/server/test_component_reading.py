@@ -340,3 +340,15 @@ async def test_what_is_no_list_of_texts_is_an_error(found: Any) -> None:
 def test_a_completion_takes_the_text_and_the_others(fn: Callable[..., Any]) -> None:
     with pytest.raises(RegistrationError, match="completion takes"):
         make_completed(fn)
+
+
+async def test_one_exception_for_all_carries_nothing_from_one_request_to_the_next() -> None:
+    # RS-05, A10
+    gone, server = NotFound(), Server("desk")
+
+    @server.resource("a://{x}")
+    async def read(x: str) -> str:
+        raise gone
+
+    for uri in ("a://1", "a://2"):
+        assert (await refusal(server, "resources/read", {"uri": uri})).data == {"uri": uri}

@@ -164,7 +164,7 @@ async def test_a_static_uri_wins_over_templates_and_templates_come_in_order() ->
 
 @pytest.mark.parametrize("arguments", [[], "x", 5, None, True, ["text"]])
 async def test_arguments_that_are_no_object_are_no_request(arguments: Any) -> None:
-    # TL-13: a malformed CallToolRequest, appendix C2
+    # TL-13: a malformed CallToolRequest
     fail = await refusal(make_server(), "tools/call", {"name": "echo", "arguments": arguments})
     assert fail.reason is Reason.INVALID_PARAMS
 

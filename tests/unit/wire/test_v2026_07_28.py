@@ -104,7 +104,7 @@ def test_our_vectors_survive_a_round_trip(vector: dict[str, Any]) -> None:
 @vectors("same")
 def test_our_vectors_are_valid_by_the_schema(vector: dict[str, Any]) -> None:
     found = faults(vector["type"], vector["value"])
-    # Appendix C 9: the schema's source allows a fraction here, the published schema does not.
+    # EL-07: the schema's source allows a fraction here, the published schema does not.
     assert found == (
         ["$['content']['size']: 1.5 is not valid under any of the schemas listed in the 'anyOf' keyword"]
         if vector["type"] == "ElicitResult"

@@ -1,0 +1,136 @@
+"""A user's function, ready to be called with what it is injected with, and the facts that its component states about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeAlias, TypedDict, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from callboard.errors import RegistrationError
+from callboard.server.context import Context
+from callboard.server.depends import compile_injections, injection_key
+from callboard.server.signature import Signature, read
+from callboard.wire import v2026_07_28 as v
+from callboard.wire.jsonrpc import encode
+
+__all__ = ["CONTENT_BLOCKS", "Callee", "FactFields", "Facts", "Run", "make_definition", "read_facts"]
+
+D = TypeVar("D", v.Tool, v.Prompt, v.Resource, v.ResourceTemplate, v.Implementation)
+Run: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[Any]]
+CONTENT_BLOCKS = (v.TextContent, v.ImageContent, v.AudioContent, v.EmbeddedResource, v.ResourceLink)
+
+
+class Facts(msgspec.Struct, kw_only=True, frozen=True):
+    """What every component may say about itself.
+
+    Attributes:
+        name: Programmatic name; the function's by default.
+        title: Name for people.
+        description: What it does, for models; the docstring by default.
+        icons: Pictures of it.
+        meta: `_meta` of its definition.
+    """
+
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    icons: Sequence[v.Icon] = ()
+    meta: Mapping[str, Any] | None = None
+
+    def fields(self, signature: Signature) -> dict[str, Any]:
+        """As fields of a definition."""
+        description = self.description if self.description is not None else signature.doc.description
+        return {
+            "title": UNSET if self.title is None else self.title,
+            "description": description or UNSET,
+            "icons": list(self.icons) or UNSET,
+            "meta": UNSET if self.meta is None else dict(self.meta),
+        }
+
+
+class FactFields(TypedDict, total=False):
+    """The fields of `Facts` as keyword arguments."""
+
+    name: str | None
+    title: str | None
+    description: str | None
+    icons: Sequence[v.Icon]
+    meta: Mapping[str, Any] | None
+
+
+class Callee:
+    """A user's function with what it is injected with, ready to be called."""
+
+    __slots__ = ("_call", "_injector", "_is_async", "call", "signature")
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.signature = read(fn, injected=injection_key)
+        self._call = self.signature.call
+        self._is_async = self.signature.is_async
+        self._injector = compile_injections(self.signature.injections, _provider_injections)
+        self.call: Run = self._call_with_providers if self._injector.providers else self._call_with_context
+        if self._is_async and not self.signature.injections:
+            self.call = self._call_plainly
+
+    def _call_plainly(self, kwargs: dict[str, Any], _ctx: Context) -> Awaitable[Any]:
+        awaitable: Awaitable[Any] = self._call(**kwargs)
+        return awaitable
+
+    async def _call_with_context(self, kwargs: dict[str, Any], ctx: Context) -> Any:
+        for name in self._injector.context:
+            kwargs[name] = ctx
+        if self._is_async:
+            return await self._call(**kwargs)
+        return await ctx.mount.workers.run(self._call, kwargs)
+
+    async def _call_with_providers(self, kwargs: dict[str, Any], ctx: Context) -> Any:
+        async with AsyncExitStack() as stack:
+            await self._injector.fill(kwargs, ctx, {}, stack)
+            return await self._call_with_context(kwargs, ctx)
+
+
+def _provider_injections(provider: Callable[..., Any]) -> dict[str, Any]:
+    signature = read(provider, injected=injection_key, may_yield=True)
+    if unfilled := [parameter.name for parameter in signature.parameters if parameter.required]:
+        raise RegistrationError(
+            f"{signature.label}: a dependency gets only a Context and other Depends; {', '.join(unfilled)} has no default to fall back on."
+        )
+    return dict(signature.injections)
+
+
+def read_facts(where: str, fields: Mapping[str, Any]) -> Facts:
+    """Take the keyword arguments of a decorator.
+
+    Raises:
+        RegistrationError: One of them is unknown; the text lists those there are.
+    """
+    if unknown := sorted(fields.keys() - FactFields.__annotations__.keys()):
+        known = ", ".join(FactFields.__annotations__)
+        raise RegistrationError(f"{where} takes no {unknown[0]!r}; beside its own options it takes {known}.")
+    return Facts(**fields)
+
+
+def make_definition(kind: type[D], where: str, **fields: Any) -> tuple[D, bytes]:
+    """Make and encode what a list says of a component, so that nothing in it can spoil that list for every client.
+
+    Args:
+        kind: Type of the definition.
+        where: Name and place of the component.
+        **fields: Its fields.
+
+    Raises:
+        RegistrationError: A field has a type that the protocol doesn't have there.
+    """
+    definition = kind(**fields)
+    try:
+        encoded = encode(definition)
+        msgspec.json.decode(encoded, type=kind)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RegistrationError(
+            f"{where}: its definition can't be sent ({error}). Texts are str, icons a list of types.Icon, "
+            "annotations a types.ToolAnnotations or types.Annotations, meta a mapping."
+        ) from None
+    return definition, encoded

@@ -1,0 +1,163 @@
+"""Resources: a function that gives contents, at one URI or at all that fit a template."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+from msgspec import UNSET
+
+from callboard.core.outcome import CacheHint, Reply
+from callboard.core.uri import UriTemplate, check_traversal
+from callboard.errors import Fail, NotFound, Reason, RegistrationError
+from callboard.server.callee import Callee, Facts, make_definition
+from callboard.server.context import Context
+from callboard.server.shape import encode_value
+from callboard.server.strings import StringArguments
+from callboard.wire import v2026_07_28 as v
+
+__all__ = ["Resource", "Template"]
+
+_CONTENTS = (v.ResourceContents, v.TextResourceContents, v.BlobResourceContents)
+
+
+class _Readable:
+    """What resources and templates share: a function that gives contents."""
+
+    __slots__ = ("_call", "_mime_type", "cache", "definition", "key", "source")
+
+    def __init__(self, callee: Callee, key: str, mime_type: str | None, cache: CacheHint | None) -> None:
+        self._call = callee.call
+        self._mime_type = mime_type
+        self.key = key
+        self.source = callee.signature.label
+        self.cache = cache
+        self.definition = b""
+
+    async def _contents(self, uri: str, kwargs: dict[str, Any], ctx: Context) -> Reply:
+        try:
+            value = await self._call(kwargs, ctx)
+        except NotFound as error:
+            if error.data is None:
+                raise NotFound(uri) from error
+            raise
+        items = value if isinstance(value, list | tuple) and value and all(isinstance(item, _CONTENTS) for item in value) else [value]
+        return Reply({"contents": [_content(uri, item, self._mime_type) for item in items]}, self.cache)
+
+
+def _content(uri: str, value: Any, mime_type: str | None) -> Any:
+    if isinstance(value, _CONTENTS):
+        return value
+    if isinstance(value, str):
+        return v.ResourceContents(uri=uri, text=value, mime_type=mime_type or "text/plain")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return v.ResourceContents(uri=uri, blob=base64.b64encode(value).decode(), mime_type=mime_type or "application/octet-stream")
+    if value is None:
+        raise TypeError("A resource function returned None: return its contents, or raise NotFound().")
+    return v.ResourceContents(uri=uri, text=encode_value(value).decode(), mime_type=mime_type or "application/json")
+
+
+class Resource(_Readable):
+    """A resource at one URI.
+
+    Attributes:
+        key: Its URI.
+        definition: Its entry in `resources/list`, encoded.
+    """
+
+    kind: ClassVar[Literal["resources"]] = "resources"
+    __slots__ = ()
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        uri: str,
+        *,
+        facts: Facts = Facts(),
+        mime_type: str | None = None,
+        size: int | None = None,
+        annotations: v.Annotations | None = None,
+        cache: CacheHint | None = None,
+    ) -> None:
+        callee = Callee(fn)
+        signature = callee.signature
+        super().__init__(callee, uri, mime_type, cache)
+        if unfilled := [parameter.name for parameter in signature.parameters if parameter.required]:
+            raise RegistrationError(
+                f"{self.source}: the URI {uri!r} has no variable for {', '.join(unfilled)}; write it as {{{unfilled[0]}}} in the URI."
+            )
+        _, self.definition = make_definition(
+            v.Resource,
+            self.source,
+            uri=uri,
+            name=facts.name or signature.name,
+            mime_type=mime_type or UNSET,
+            size=UNSET if size is None else size,
+            annotations=annotations or UNSET,
+            **facts.fields(signature),
+        )
+
+    async def read(self, uri: str, ctx: Context) -> Reply:
+        """Give the contents."""
+        return await self._contents(uri, {}, ctx)
+
+
+class Template(_Readable):
+    """Resources at all URIs that fit a template.
+
+    Attributes:
+        key: The URI template.
+        definition: Its entry in `resources/templates/list`, encoded.
+        uri_template: The compiled template.
+    """
+
+    kind: ClassVar[Literal["templates"]] = "templates"
+    __slots__ = ("_bind", "uri_template")
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        uri: str,
+        *,
+        facts: Facts = Facts(),
+        mime_type: str | None = None,
+        annotations: v.Annotations | None = None,
+        cache: CacheHint | None = None,
+    ) -> None:
+        callee = Callee(fn)
+        signature = callee.signature
+        super().__init__(callee, uri, mime_type, cache)
+        try:
+            self.uri_template = UriTemplate(uri)
+        except ValueError as error:
+            raise RegistrationError(f"{self.source}: {error}") from None
+        names = {parameter.name: parameter for parameter in signature.parameters}
+        if missing := [name for name in self.uri_template.variables if name not in names]:
+            raise RegistrationError(
+                f"{self.source}: the URI template {uri!r} has {{{missing[0]}}}, but the function has no parameter of that name."
+            )
+        if unfilled := [name for name, p in names.items() if p.required and name not in self.uri_template.variables]:
+            raise RegistrationError(
+                f"{self.source}: nothing fills {unfilled[0]!r}: put {{{unfilled[0]}}} into {uri!r} or give it a default."
+            )
+        self._bind = StringArguments(signature, strict=True).bind
+        _, self.definition = make_definition(
+            v.ResourceTemplate,
+            self.source,
+            uri_template=uri,
+            name=facts.name or signature.name,
+            mime_type=mime_type or UNSET,
+            annotations=annotations or UNSET,
+            **facts.fields(signature),
+        )
+
+    async def read(self, uri: str, values: Mapping[str, Any], ctx: Context) -> Reply:
+        """Give the contents at one URI.
+
+        Raises:
+            Fail: A value would lead out of where it belongs (RS-08), or is of the wrong type.
+        """
+        if unsafe := check_traversal(values):
+            raise Fail(Reason.INVALID_PARAMS, f"The URI's {unsafe} leads out of where it belongs.", {"uri": uri})
+        return await self._contents(uri, self._bind(values), ctx)
