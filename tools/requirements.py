@@ -129,11 +129,11 @@ def existing_tests() -> dict[str, str]:
     return {
         f"{path.relative_to(ROOT)}::{name}": source
         for path in sorted(TESTS.rglob("test_*.py"))
-        for name, source in tests_in(path.read_text(encoding="utf-8")).items()
+        for name, source in functions_in(path.read_text(encoding="utf-8")).items()
     } | {f"{REPLAY}[{each['name']}]": each["cites"] for each in json.loads(TRANSCRIPTS.read_text(encoding="utf-8"))["transcripts"]}
 
 
-def tests_in(source: str) -> dict[str, str]:
+def functions_in(source: str) -> dict[str, str]:
     """Test functions of a file's text, those of its test classes too, each with its source."""
     lines = source.splitlines()
     body = ast.parse(source).body

@@ -370,7 +370,7 @@ def test_nested_arrays_cost_nothing(port: int) -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_ends_streams_in_good_order_and_the_process_at_once(tmp_path: Path, stop: signal.Signals) -> None:
-    # A40, SB-09
+    # A40, SA39, SB-09
     log = tmp_path / "log"
     with desk(log) as (started, port), Wire(port) as wire:
         wire.send(make_post("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, port=port, request_id="l"))
@@ -391,7 +391,7 @@ def test_a_stop_ends_streams_in_good_order_and_the_process_at_once(tmp_path: Pat
 
 
 def test_a_stop_lets_running_calls_finish(tmp_path: Path) -> None:
-    # A40
+    # A40, SA39
     log = tmp_path / "log"
     with desk(log) as (started, port), Wire(port) as wire:
         wire.send(make_call("linger", {"seconds": 0.4}, port=port))

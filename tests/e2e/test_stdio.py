@@ -21,6 +21,12 @@ PROGRAM = Path(__file__).with_name("stdio_program.py")
 COMMAND_LINE = [sys.executable, "-m", "callboard", "run", str(PROGRAM), "--stdio"]
 LAUNCHER = f"import runpy; from callboard.transport.stdio import guard; guard(); runpy.run_path({str(PROGRAM)!r}, run_name='__main__')"
 DIRECT = [sys.executable, "-c", LAUNCHER]
+# As on Windows: line feeds that the program writes become CR LF.
+TRANSLATING = [
+    sys.executable,
+    "-c",
+    f"import sys; sys.stdout.reconfigure(newline='\\r\\n'); {LAUNCHER}",
+]
 LIMIT = 20.0  # seconds for whatever must come
 EXIT = 2.0  # seconds from the end of input to the end of the process (SD-06)
 MIB = 1024 * 1024
@@ -147,6 +153,15 @@ async def test_lines_end_with_a_line_feed_and_may_come_with_a_carriage_return(lo
         await child.write(call(1, "echo", text="a\r\nb") + b"\r\n\r\n" + request(2, "tools/list") + b"\r\n")
         assert text_of(await child.answer(1)) == "a\r\nb"
         assert len((await child.answer(2))["result"]["tools"]) > 5
+
+
+async def test_what_the_streams_do_to_line_ends_does_not_reach_the_protocol(log: Path) -> None:
+    """A36: `read` demands of every line that no carriage return is in it."""
+    async with program(log, TRANSLATING) as child:
+        await child.write(call(1, "echo", text="a\nb\r\nc") + b"\r\n" + call(2, "progress", token="p", steps=2, length=5) + b"\n")
+        assert text_of(await child.answer(1)) == "a\nb\r\nc"
+        assert text_of(await child.answer(2)) == "xxxxx"
+    assert b"import-time print\r\n" in log.read_bytes(), "they do translate"  # noqa: ASYNC240
 
 
 @pytest.mark.parametrize("command", [COMMAND_LINE, DIRECT], ids=["command line", "script"])

@@ -69,7 +69,7 @@ def check(answer: Answer, request_id: Any) -> None:
 @QUIET
 @given(METHOD_NAMES, PARAMS, METAS, st.integers() | TEXT)
 def test_any_params_have_an_answer(method: str, params: dict[str, Any], meta: Any, request_id: Any) -> None:
-    # JR-02, JR-08, EC-04, TL-13, SA07
+    # JR-02, JR-08, EC-04, TL-13
     message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**params, "_meta": meta}}
     headers = make_headers(message)
     check(asyncio.run(CLIENT.send(json.dumps(message).encode(), headers, method=method)), request_id)

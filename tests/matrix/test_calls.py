@@ -73,7 +73,7 @@ async def test_a_tools_own_failure_is_in_band(client: Client) -> None:
 
 
 async def test_a_crash_tells_nothing_but_its_id(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    # SA35, A23, HM-19, LG-06
+    # SA35, HM-19, LG-06
     answer = await client.call("crash")
     assert (answer.status, answer.error["code"]) == (200, -32603)
     assert b"hunter2" not in answer.body
@@ -83,16 +83,26 @@ async def test_a_crash_tells_nothing_but_its_id(client: Client, caplog: pytest.L
     assert (await client.call("echo", {"text": "still here"})).text == "still here"
 
 
-async def test_unknown_names_are_one_answer(client: Client) -> None:
-    # SA21, EC-11, TL-13
-    for method, params in (
-        ("tools/call", {"name": "nobody"}),
-        ("prompts/get", {"name": "nobody"}),
-        ("resources/read", {"uri": "nobody://x"}),
-    ):
-        answer = await client.request(method, params)
-        assert (answer.status, answer.error["code"]) == (400, -32602)
-        assert answer.error["message"] in {rule.text for rule in REASONS.values()}
+@pytest.mark.parametrize(
+    ("method", "key", "prefix"), [("tools/call", "name", ""), ("prompts/get", "name", ""), ("resources/read", "uri", "x://")]
+)
+async def test_unknown_names_are_one_answer(client: Client, method: str, key: str, prefix: str) -> None:
+    # SA21, EC-11, TL-13: it says nothing but the name
+    answers = [await client.request(method, {key: prefix + name}) for name in ("nobody", "nothing")]
+    assert {(answer.status, answer.error["code"]) for answer in answers} == {(400, -32602)}
+    first, second = (answer.error["message"] for answer in answers)
+    assert first.replace("nobody", "nothing") == second
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "\x1b[31m", "a\nb"])
+async def test_an_unknown_name_is_shown_short_and_harmless(client: Client, name: str) -> None:
+    # SA13, SA21
+    answer = await client.call(name)
+    if answer.status == 400:
+        assert len(answer.error["message"]) < 200
+        assert answer.error["message"].isprintable()
+    else:
+        assert answer.status == 431
 
 
 async def test_only_specified_codes_are_sent(client: Client) -> None:
@@ -112,7 +122,6 @@ async def test_only_specified_codes_are_sent(client: Client) -> None:
 
 
 async def test_what_a_client_says_of_itself_reaches_the_tool(client: Client) -> None:
-    # MT-06, MT-07, A27
     meta = make_meta({"roots": {}}, clientInfo={"name": "acme", "version": "1"})
     answer = await client.call("who", request_id="q", meta=meta)
     assert answer.result["structuredContent"] == {"id": "q", "client": "acme", "capabilities": {"roots": {}}, "principal": None}
@@ -163,7 +172,7 @@ async def test_a_result_that_can_not_be_sent_is_that_calls_error(kind: str) -> N
     if kind == "big":
         assert len(odd.text) == 10_000_000
     else:
-        assert "error" in odd.message or odd.result["isError"] is True or odd.result.get("structuredContent") is not None
+        assert odd.error["code"] == -32603
 
 
 @pytest.mark.parametrize("text", ["\\ud800", "a\\udc00b"])
@@ -229,12 +238,10 @@ async def test_resources_are_listed_and_read(client: Client) -> None:
     assert (read["ttlMs"], read["cacheScope"]) == (0, "private")
 
 
-@pytest.mark.parametrize("uri", ["desk://note/gone", "desk://nothing", "desk://note/a/b", "", "x", "http://[", "desk://note/" + "é" * 10])
+@pytest.mark.parametrize("uri", ["desk://note/gone", "desk://nothing", "desk://note/a/b", "", "x", "http://["])
 async def test_a_resource_that_is_not_there_is_named(client: Client, uri: str) -> None:
     # RS-05, RS-08, EC-08, EC-11, A46
     answer = await client.request("resources/read", {"uri": uri})
-    if uri.endswith("é"):
-        return  # a template may take it or not; that it answers at all is the point
     assert (answer.status, answer.error["code"]) == (400, -32602)
     assert answer.error["data"] == {"uri": uri}
 

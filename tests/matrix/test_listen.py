@@ -52,7 +52,7 @@ async def test_a_stream_opens_with_its_acknowledgement_and_brings_changes(desk: 
 
 
 async def test_nothing_of_a_request_comes_on_a_listen_stream(client: Client) -> None:
-    # HM-16, LG-01, PR-05, SB-02
+    # HM-16, LG-01, PR-05, SB-02, MT-08
     everything = make_meta(progressToken="mine", logLevel="debug")
     wanted = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
     async with client.open("subscriptions/listen", {"notifications": wanted}, meta=everything) as stream:
@@ -65,7 +65,7 @@ async def test_nothing_of_a_request_comes_on_a_listen_stream(client: Client) -> 
 
 
 async def test_a_change_is_told_and_the_list_has_it(desk: Desk, client: Client) -> None:
-    # SB-11, CA-07
+    # SB-11
     async with client.listen(toolsListChanged=True) as stream:
         await stream.message()
         desk.server.tool(name="late")(lambda: "x")
@@ -75,7 +75,7 @@ async def test_a_change_is_told_and_the_list_has_it(desk: Desk, client: Client) 
 
 
 async def test_a_server_that_ends_a_stream_says_so(desk: Desk, client: Client) -> None:
-    # SB-09, SB-05, CN-03, HM-11
+    # SB-09, SB-05, CN-03, HM-11, MT-08
     async with client.listen("l1", toolsListChanged=True) as stream:
         await stream.message()
         desk.server.hub.close()

@@ -74,6 +74,7 @@ def test_bytes_travel_as_base64(data: bytes) -> None:
     ],
 )
 def test_a_peer_reads_every_block(block: types.Content) -> None:
+    """TL-18."""
     assert mcp_types_validate("ContentBlock", plain(block)).type == plain(block)["type"]
 
 

@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import count
+from math import isfinite
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
 from callboard.client.connection import MAX_MESSAGE, Incoming, OnNote, Outgoing
-from callboard.client.errors import ClientError, ConnectionFailed, InputRequired, InvalidAnswer, Origin, RequestTimeout, ServerError
+from callboard.client.errors import (
+    ClientError,
+    ConnectionFailed,
+    InputRequired,
+    InvalidAnswer,
+    InvalidRequest,
+    Origin,
+    RequestTimeout,
+    ServerError,
+)
 from callboard.client.subscription import Subscription
 from callboard.client.target import Target, connect_to
 from callboard.core.headers import (
@@ -103,9 +114,13 @@ class Client:
         client_info: How the client introduces itself; as `callboard` by default.
         capabilities: What the client declares it can do, as the protocol spells it; nothing by default.
         max_message: Most bytes of one message from the server.
+        headers: HTTP headers of every request, such as `{"Authorization": "Bearer ..."}`. The protocol's own can't be set.
+        env: Variables of the child process, on top of this process's own.
+        cwd: Folder that the child process runs in.
 
     Raises:
-        ValueError: `target` is a string or a path that names nothing to connect to.
+        ValueError: `target` is a string or a path that names nothing to connect to; or `headers`, `env` or `cwd` can't be used, or mean
+            nothing for such a target.
         TypeError: `target` is something else.
     """
 
@@ -120,8 +135,11 @@ class Client:
         client_info: v.Implementation | None = None,
         capabilities: v.ClientCapabilities | Mapping[str, Any] | None = None,
         max_message: int = MAX_MESSAGE,
+        headers: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
     ) -> None:
-        self.target, self._connection, self._probe = connect_to(target, max_message=max_message)
+        self.target, self._connection, self._probe = connect_to(target, max_message=max_message, headers=headers, env=env, cwd=cwd)
         self._timeout = timeout
         self._on_progress = on_progress
         self._on_log = on_log
@@ -230,9 +248,18 @@ class Client:
         return await self._ask(v.ReadResourceResult, "resources/read", {"uri": uri})
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> v.GetPromptResult:
-        """Fill in a prompt."""
+        """Fill in a prompt.
+
+        Args:
+            name: The prompt.
+            arguments: Texts by argument: prompts take nothing else.
+
+        Raises:
+            InvalidRequest: An argument is no string.
+        """
         params: dict[str, Any] = {"name": name}
         if arguments is not None:
+            self._check_texts("prompts/get", name, arguments)
             params["arguments"] = arguments
         return await self._ask(v.GetPromptResult, "prompts/get", params)
 
@@ -251,7 +278,11 @@ class Client:
             argument: Name of the argument.
             value: What has been typed of it.
             arguments: Arguments that are settled already.
+
+        Raises:
+            InvalidRequest: An argument is no string.
         """
+        self._check_texts("completion/complete", _subject({"ref": ref}), {**(arguments or {}), argument: value})
         params: dict[str, Any] = {"ref": ref, "argument": {"name": argument, "value": value}}
         if arguments is not None:
             params["context"] = {"arguments": arguments}
@@ -324,13 +355,13 @@ class Client:
             if method == "tools/call" and (known := self._params.get(params.get("name", ""))):
                 headers |= mirror_params(known, params.get("arguments") or {})
         except HeaderValueError as error:
-            raise ClientError(f"the request can't be sent: {error}", origin) from error
+            raise InvalidRequest(f"the request can't be sent: {error}", origin) from error
         return headers
 
     def _compose(self, method: str, params: Mapping[str, Any], progress: OnProgress | None) -> Outgoing:
         """Give a request its id, its envelope and its headers (MT-01..MT-03)."""
         request_id = next(self._ids)
-        origin = Origin(self.target, method, request_id)
+        origin = Origin(self.target, method, request_id, _subject(params))
         if not self._open:
             raise ClientError("the client is not open: use it inside `async with Client(...) as client`", origin)
         meta = {**self._meta, **(params.get("_meta") or {})}
@@ -338,10 +369,20 @@ class Client:
             meta[versions.META_PROGRESS_TOKEN] = request_id  # PR-01: as unique as the id
         try:
             body = encode_request(request_id, method, {**params, "_meta": meta})
+            # The encoder writes null for what JSON has no number for: the server would be told something else.
+            culprit = _find_nonfinite(msgspec.to_builtins(params), "") if b"null" in body else None
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            raise ClientError(f"the parameters can't be written as JSON: {error}", origin) from error
+            raise InvalidRequest(f"the parameters can't be written as JSON: {error}", origin) from error
+        if culprit is not None:
+            raise InvalidRequest(f"{culprit}, which JSON has no number for: send None or a text, whichever the server takes", origin)
         headers = self._mirror(method, params, origin) if self._connection.mirrors else {}
         return Outgoing(origin, body, headers)
+
+    def _check_texts(self, method: str, subject: str, arguments: Mapping[str, Any]) -> None:
+        for name, value in arguments.items():
+            if not isinstance(value, str):
+                text = f"argument {name!r} must be a string, not {type(value).__name__}: write it as text, as a person would type it"
+                raise InvalidRequest(text, Origin(self.target, method, subject=subject))
 
     async def _exchange(
         self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None, limit: float | None
@@ -433,6 +474,27 @@ class Client:
                 fault = "repeats a cursor" if following in seen else f"has more than {MAX_PAGES} pages"
                 raise InvalidAnswer(f"the listing {fault}; it was given up", Origin(self.target, method))
             seen.add(following)
+
+
+def _subject(params: Mapping[str, Any]) -> str:
+    """What a request asks for: a tool, a prompt, a resource; empty when that is no string, or nothing."""
+    ref = params.get("ref")
+    found = params.get("name", params.get("uri")) if ref is None else getattr(ref, "name", getattr(ref, "uri", ""))
+    return found if isinstance(found, str) else ""
+
+
+def _find_nonfinite(value: Any, place: str) -> str | None:
+    """Where the first infinity or NaN is, and what; None when there is none."""
+    if isinstance(value, float):
+        return None if isfinite(value) else f"{place} is {value}"
+    inside: Iterator[tuple[str, Any]]
+    if isinstance(value, dict):
+        inside = ((f"{place}.{key}" if place else str(key), each) for key, each in value.items())
+    elif isinstance(value, list | tuple):
+        inside = ((f"{place}[{at}]", each) for at, each in enumerate(value))
+    else:
+        return None
+    return next((found for where, each in inside if (found := _find_nonfinite(each, where))), None)
 
 
 def _given(value: T | msgspec.UnsetType) -> T | None:

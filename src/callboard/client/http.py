@@ -11,6 +11,7 @@ import asyncio
 import io
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from callboard.core.sse import Event, SseDecoder, SseLimitError
 from callboard.wire.jsonrpc import RawNotification, RawResponse, decode
 from callboard.wire.versions import LATEST
 
-__all__ = ["HttpConnection"]
+__all__ = ["HttpConnection", "check_headers"]
 
 logger = logging.getLogger("callboard.client")
 
@@ -33,6 +34,11 @@ HEADERS = {
     "Content-Type": "application/json",
     "MCP-Protocol-Version": LATEST,
 }
+# Besides HEADERS and Mcp-*: what frames a message on its connection.
+FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
+_OWN = FRAMING | {name.lower() for name in HEADERS}
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_ONE_LINE = re.compile(r"[\t\x20-\x7e]*")
 # What an error shows of a body that is no JSON-RPC, in characters.
 SNIPPET = 200
 # aiohttp wants larger bodies as a file.
@@ -45,6 +51,21 @@ HINTS = {
     404: " (is the path right? it is often /mcp)",
     405: " (no MCP endpoint takes POST there; is the path right?)",
 }
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Check headers of a user's own. No error shows a value: it may be a secret.
+
+    Raises:
+        ValueError: A name is none or is the protocol's own, or a value is not one line of printable ASCII.
+    """
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"headers: {name!r} is no name of a header: letters, digits and dashes make one")
+        if name.lower() in _OWN or name.lower().startswith("mcp-"):
+            raise ValueError(f"headers: {name} is written by the client, as the protocol wants it; leave it out")
+        if not _ONE_LINE.fullmatch(value):
+            raise ValueError(f"headers: the value of {name} must be one line of printable ASCII; it holds a line end or another character")
 
 
 class HttpConnection:

@@ -1,17 +1,20 @@
-"""Type annotations as trees: which need pydantic, how to replace their parts."""
+"""Type annotations as trees: which need pydantic, what is in them, how to replace their parts."""
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import typing_extensions
 
-__all__ = ["needs_pydantic", "open_alias", "rebuild"]
+__all__ = ["Filler", "compile_filler", "field_types", "needs_pydantic", "open_alias", "parts", "rebuild"]
+
+Filler = Callable[[Iterable[Any]], None]
+"""Takes decoded values and puts into the dataclasses in them the defaults that are missing."""
 
 _FOREIGN = ("pydantic", "pydantic_core", "annotated_types")
 _BACKPORT: tuple[Any, ...] = tuple({typing_extensions.TypeAliasType} - {getattr(typing, "TypeAliasType", None)})
@@ -25,7 +28,7 @@ def needs_pydantic(annotation: Any, default: Any = None) -> bool:
         annotation: A resolved annotation; fields of classes in it are looked at too.
         default: The parameter's default, which may be a `Field(...)`.
     """
-    return _is_foreign(default) or any(_is_foreign(part) for part in _parts(annotation))
+    return _is_foreign(default) or any(_is_foreign(part) for part in parts(annotation))
 
 
 def _is_foreign(part: Any) -> bool:
@@ -33,7 +36,7 @@ def _is_foreign(part: Any) -> bool:
     return module.partition(".")[0] in _FOREIGN or any(hasattr(part, mark) for mark in _MARKS)
 
 
-def _parts(annotation: Any) -> Iterator[Any]:
+def parts(annotation: Any) -> Iterator[Any]:
     """An annotation, everything in it, and the fields of the classes in it."""
     waiting = [annotation]
     seen: list[Any] = []
@@ -45,23 +48,24 @@ def _parts(annotation: Any) -> Iterator[Any]:
         if get_origin(part) is Annotated:
             waiting.append(part.__origin__)
             yield from part.__metadata__
-        elif get_origin(part) is not Literal:
-            yield part
-            waiting += get_args(part)
-            waiting += _fields(get_origin(part) or part)
-            waiting += [part.__value__] if hasattr(part, "__value__") else []
+            continue
+        yield part
+        if get_origin(part) is Literal:
+            continue
+        waiting += get_args(part)
+        waiting += field_types(part).values()
+        waiting += [getattr(part, name) for name in ("__value__", "__supertype__") if hasattr(part, name)]
 
 
-def _fields(cls: Any) -> list[Any]:
-    """Annotations of the fields of a class that has fields."""
-    if isinstance(cls, typing.NewType):
-        return [cls.__supertype__]
+def field_types(cls: Any) -> dict[str, Any]:
+    """Annotations of a class's fields in their order; none of what has no fields or can't be read. Type arguments are passed over."""
+    cls = get_origin(cls) or cls
     if not isinstance(cls, type) or not _has_fields(cls):
-        return []
+        return {}
     try:
-        return list(typing_extensions.get_type_hints(cls, include_extras=True).values())
+        return typing_extensions.get_type_hints(cls, include_extras=True)
     except Exception:  # noqa: BLE001 an annotation is code; the engine will say what is wrong with it
-        return []
+        return {}
 
 
 def _has_fields(cls: type) -> bool:
@@ -73,6 +77,47 @@ def _has_fields(cls: type) -> bool:
         or typing_extensions.is_typeddict(cls)
         or hasattr(cls, "__attrs_attrs__")
     )
+
+
+def compile_filler(annotations: Iterable[Any]) -> Filler | None:
+    """Compile what mends dataclasses that msgspec has made; None where no type in the annotations needs it.
+
+    msgspec leaves a field that it was not given to the default in the class, where `vars()` and its own encoder don't look.
+
+    Args:
+        annotations: Types of the values.
+    """
+    classes = [cls for annotation in annotations for part in parts(annotation) if isinstance(cls := get_origin(part) or part, type)]
+    known = {cls: found for cls in classes if (found := _fields_to_fill(cls))}
+    if not known:
+        return None
+    names = {cls: tuple(field_types(cls)) for cls in classes}
+
+    def fill(values: Iterable[Any]) -> None:
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            cls = type(value)
+            if cls in known:
+                held = vars(value)
+                filled = {name: held.get(name, default) for name, default in known[cls] if name in held or default is not MISSING}
+                object.__setattr__(value, "__dict__", filled | held)  # in the order of the fields; a frozen one takes no other way
+            if isinstance(value, dict):
+                waiting += value.values()
+            elif isinstance(value, list | tuple | set | frozenset):
+                waiting += value
+            elif cls in names:
+                waiting += [getattr(value, name, None) for name in names[cls]]
+
+    return fill
+
+
+def _fields_to_fill(cls: Any) -> list[tuple[str, Any]]:
+    """Fields of a dataclass with their defaults, `MISSING` for none; no fields where none has its default in the class."""
+    if not is_dataclass(cls):
+        return []
+    found = [(field.name, field.default) for field in fields(cls) if getattr(cls, field.name, field.default) is field.default]
+    return found if any(default is not MISSING for _, default in found) else []
 
 
 def open_alias(annotation: Any) -> Any:

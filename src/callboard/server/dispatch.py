@@ -84,18 +84,18 @@ async def _call_tool(server: Served, params: v.CallToolRequestParams, request: R
         return Fail(Reason.INVALID_PARAMS, "params.arguments must be an object.")
     if tool.header_params and request.headers is not None:
         given = _as_object(raw)
-        if culprit := compare_params(tool.header_params, request.headers, given):
+        if given is not None and (culprit := compare_params(tool.header_params, request.headers, given)):
             return Fail(Reason.HEADER_MISMATCH, f"A header and the arguments differ: {culprit}.")
     return await tool.call(raw, ctx)
 
 
-def _as_object(raw: msgspec.Raw | None) -> dict[str, Any]:
+def _as_object(raw: msgspec.Raw | None) -> dict[str, Any] | None:
     if raw is None:
         return {}
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except msgspec.DecodeError:
-        return {}  # binding says what is wrong
+        return None  # binding says what is wrong
 
 
 async def _read_resource(server: Served, params: v.ReadResourceRequestParams, _request: Request, ctx: Context) -> Outcome:

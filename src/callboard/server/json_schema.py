@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import inspect as mi
 
+from callboard.server.annotation import field_types, parts
 from callboard.server.arguments import Unsupported
 from callboard.server.docstring import parse
 from callboard.server.subschemas import walk
@@ -44,6 +45,7 @@ class Generator:
         self.output = output
         self.nullable = False
         self._names: dict[Any, str] = {}
+        self._literals: dict[frozenset[Any], list[Any]] = {}
         self.defs: dict[str, Schema] = {}
 
     def schema(self, kind: mi.Type) -> Schema:
@@ -65,9 +67,26 @@ class Generator:
             raise Unsupported(None, f"msgspec can't handle {getattr(kind, 'cls', type(kind))!r}")
         return {**build(self, kind), **extra}
 
-    def document(self, kind: mi.Type) -> Schema:
-        """Make a schema that stands for itself, `$defs` included; see `inline_root`."""
-        schema = self.schema(kind)
+    def read(self, annotation: Any) -> Schema:
+        """Make the schema of an annotation.
+
+        Raises:
+            Unsupported: A part of it has no JSON form.
+            TypeError: msgspec refuses it.
+            NameError: A name in it can't be resolved.
+        """
+        for part in parts(annotation):
+            if get_origin(part) is Literal:
+                self._literals.setdefault(frozenset(get_args(part)), list(get_args(part)))
+        return self.schema(mi.type_info(annotation))
+
+    def choices(self, kind: mi.LiteralType) -> list[Any]:
+        """What a `Literal` allows in the author's order, which `msgspec.inspect` sorts away."""
+        return self._literals.get(frozenset(kind.values), list(kind.values))
+
+    def document(self, annotation: Any) -> Schema:
+        """Make a schema that stands for itself, `$defs` included; see `inline_root` and `read`."""
+        schema = self.read(annotation)
         return inline_root({**schema, "$defs": self.defs} if self.defs else schema)
 
     def define(self, kind: Any) -> Schema:
@@ -148,8 +167,8 @@ def _union(generator: Generator, kind: mi.UnionType) -> Schema:
     return {"anyOf": [generator.schema(member) for member in members]}
 
 
-def _literal(_: Generator, kind: mi.LiteralType) -> Schema:
-    return _choices(list(kind.values))
+def _literal(generator: Generator, kind: mi.LiteralType) -> Schema:
+    return _choices(generator.choices(kind))
 
 
 def _enum(_: Generator, kind: mi.EnumType) -> Schema:
@@ -162,8 +181,10 @@ def _fields(generator: Generator, kind: Any) -> Schema:
     if isinstance(kind, mi.StructType) and kind.tag_field is not None:
         properties[kind.tag_field] = _choices([kind.tag])
         required.append(kind.tag_field)
-    for field in kind.fields:
-        properties[field.encode_name] = _field(generator, field)
+    types = field_types(kind.cls)
+    order = list(types) if isinstance(kind, mi.TypedDictType) else []  # which `msgspec.inspect` sorts away
+    for field in sorted(kind.fields, key=lambda field: order.index(field.name) if order else 0):
+        properties[field.encode_name] = _field(generator, field, types)
         if field.required:
             required.append(field.encode_name)
     schema: Schema = {"type": "object", "properties": properties}
@@ -176,7 +197,8 @@ def _fields(generator: Generator, kind: Any) -> Schema:
 
 
 def _array_like(generator: Generator, kind: Any) -> Schema:
-    items = [_field(generator, field) for field in kind.fields]
+    types = field_types(kind.cls)
+    items = [_field(generator, field, types) for field in kind.fields]
     required = sum(1 for field in kind.fields if field.required)
     if getattr(kind, "tag_field", None) is not None:
         items.insert(0, _choices([kind.tag]))
@@ -186,12 +208,12 @@ def _array_like(generator: Generator, kind: Any) -> Schema:
     return schema
 
 
-def _field(generator: Generator, field: mi.Field) -> Schema:
+def _field(generator: Generator, field: mi.Field, types: dict[str, Any]) -> Schema:
     schema = generator.schema(field.type)
     default = field.default
     if default is msgspec.NODEFAULT and field.default_factory in {list, dict, set, frozenset, tuple}:
         default = field.default_factory()
-    return {**schema, **json_default(default)}
+    return {**schema, **json_default(default, types.get(field.name, Any))}
 
 
 _BUILDERS: dict[type[mi.Type], Callable[[Generator, Any], Schema]] = {
@@ -239,13 +261,20 @@ def inline_root(schema: Schema) -> Schema:
     return {**root, "$defs": defs} if defs else root
 
 
-def json_default(value: Any) -> Schema:
-    """The keyword `default` for a value, where it has a JSON form."""
+def json_default(value: Any, kind: Any) -> Schema:
+    """The keyword `default` for a value, where it has a JSON form and the type takes it.
+
+    Args:
+        value: The default; it may be a sentinel, or outside of what is asked of clients.
+        kind: The annotation.
+    """
     if value is msgspec.NODEFAULT or value is msgspec.UNSET:
         return {}
     try:
-        return {"default": msgspec.json.decode(msgspec.json.encode(value))}
-    except Exception:  # noqa: BLE001 a default is any Python object; without a JSON form it is not advertised
+        data = msgspec.json.encode(value)
+        msgspec.json.decode(data, type=kind)
+        return {"default": msgspec.json.decode(data)}
+    except Exception:  # noqa: BLE001 a default is any Python object
         return {}
 
 

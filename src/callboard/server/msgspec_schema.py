@@ -12,9 +12,8 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-from msgspec import inspect as mi
 
-from callboard.server.annotation import open_alias, rebuild
+from callboard.server.annotation import Filler, compile_filler, open_alias, rebuild
 from callboard.server.arguments import Misfit, TypedArguments, Unsupported
 from callboard.server.faults import Finding, covered, describe, read_message
 from callboard.server.json_schema import Generator, json_default
@@ -74,17 +73,19 @@ class MsgspecArguments(TypedArguments):
         # a class whose name is all underscores: others mangle a parameter like `__x`
         struct = msgspec.defstruct("_", fields, kw_only=True, forbid_unknown_fields=strict)
         self._decode = msgspec.json.Decoder(struct).decode
+        fill = compile_filler(self._types.values())
+        self._asdict = functools.partial(_filled, fill) if fill else msgspec.structs.asdict
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """See `Arguments.bind`."""
         try:
-            return msgspec.structs.asdict(self._decode(raw or b"{}"))
+            return self._asdict(self._decode(raw or b"{}"))
         except (msgspec.DecodeError, RecursionError):
             return self.explain(raw or b"{}")
 
     def convert(self, data: bytes) -> dict[str, Any]:
         """See `TypedArguments.convert`."""
-        return msgspec.structs.asdict(self._decode(data))
+        return self._asdict(self._decode(data))
 
     def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:
         """See `TypedArguments.findings`: every parameter that the schema has nothing against is decoded by itself."""
@@ -104,12 +105,12 @@ class MsgspecArguments(TypedArguments):
     def _property(self, generator: Generator, parameter: Parameter) -> dict[str, Any]:
         kind = self._types[parameter.name]
         try:
-            schema = generator.schema(mi.type_info(kind))
+            schema = generator.read(kind)
         except (TypeError, NameError) as error:
             raise Unsupported(parameter.name, str(error)) from None
         except Unsupported as error:
             raise Unsupported(parameter.name, error.reason) from None
-        return {**({"description": parameter.description} if parameter.description else {}), **schema, **_default(parameter)}
+        return {**({"description": parameter.description} if parameter.description else {}), **schema, **_default(parameter, kind)}
 
 
 class MsgspecResult:
@@ -131,7 +132,7 @@ class MsgspecResult:
         kind = rebuild(annotation, open_alias)
         generator = Generator(output=True)
         try:
-            self.schema = generator.document(mi.type_info(kind))
+            self.schema = generator.document(kind)
         except (TypeError, NameError) as error:
             raise Unsupported(None, str(error)) from None
         self.nullable = generator.nullable
@@ -170,8 +171,14 @@ def _root(parameters: Iterable[Parameter], properties: dict[str, Any], defs: dic
     return schema
 
 
-def _default(parameter: Parameter) -> dict[str, Any]:
-    return {} if parameter.default is EMPTY else json_default(parameter.default)
+def _filled(fill: Filler, arguments: msgspec.Struct) -> dict[str, Any]:
+    values = msgspec.structs.asdict(arguments)
+    fill(values.values())
+    return values
+
+
+def _default(parameter: Parameter, kind: Any) -> dict[str, Any]:
+    return {} if parameter.default is EMPTY else json_default(parameter.default, kind)
 
 
 def _field(parameter: Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any, Any]:

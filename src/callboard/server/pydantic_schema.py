@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Annotated, Any, get_origin
 
 import msgspec
-from msgspec import inspect as mi
 
-from callboard.server.annotation import rebuild
+from callboard.server.annotation import Filler, compile_filler, rebuild
 from callboard.server.arguments import Misfit, TypedArguments, Unsupported
-from callboard.server.faults import MAX_FINDINGS, Finding
+from callboard.server.faults import MAX_FINDINGS, Finding, Judge
 from callboard.server.json_schema import Generator, describe_fields, inline_root
 from callboard.server.signature import EMPTY, Parameter, Signature
 from callboard.server.subschemas import walk
@@ -82,21 +81,15 @@ class PydanticArguments(TypedArguments):
             yield from _findings(refusal, instance)
 
     def _compile(self, fields: dict[str, Parameter], *, strict: bool) -> tuple[Any, dict[str, Any]]:
-        from pydantic import ConfigDict, create_model
+        from pydantic import create_model
 
-        config = ConfigDict(
-            alias_generator=self._names.__getitem__,
-            allow_inf_nan=False,
-            extra="forbid" if strict else "ignore",
-            protected_namespaces=(),
-            ser_json_bytes="base64",
-            val_json_bytes="base64",
-        )
         structs = Generator(output=False)
         definitions: dict[str, Any] = {field: _field(parameter, structs) for field, parameter in fields.items()}
         with _refusals(None):
-            model = create_model("Arguments", __config__=config, **definitions)
+            model = create_model("Arguments", __base__=_root(extra="forbid" if strict else "ignore"), **definitions)
             schema = _document(functools.partial(model.model_json_schema, schema_generator=_generator()), structs)
+        if strict:
+            schema["additionalProperties"] = False
         order = ("type", "properties", "required", "additionalProperties", "$defs")
         return model, {key: schema[key] for key in order if key in schema}
 
@@ -167,11 +160,31 @@ def _refusals(culprit: str | None) -> Iterator[None]:
         raise Unsupported(culprit, str(error).split("\n", 1)[0].split(". Set ", 1)[0]) from None
 
 
+def _root(*, extra: str) -> Any:
+    """The base of argument lists."""
+    from pydantic import BaseModel, ConfigDict
+
+    class Root(BaseModel):
+        # dataclasses and TypedDicts inside take what is said here for them, too: only what is right for them stands here
+        model_config = ConfigDict(allow_inf_nan=False, protected_namespaces=(), ser_json_bytes="base64", val_json_bytes="base64")
+
+        @classmethod
+        def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+            schema = handler(source)
+            schema["schema"]["extra_behavior"] = extra
+            return schema
+
+    return Root
+
+
 def _field(parameter: Parameter, structs: Generator) -> tuple[Any, Any]:
+    """Type and default of a field. Its name for clients is the parameter's, unless the author says otherwise."""
     from pydantic import Field
 
     kind = rebuild(parameter.annotation, functools.partial(_bridged, structs=structs))
-    return kind, Field() if parameter.default is EMPTY else parameter.default
+    metadata = getattr(kind, "__metadata__", ())
+    named = Annotated[(kind.__origin__ if metadata else kind, Field(validation_alias=parameter.name), *metadata)]
+    return named, Field() if parameter.default is EMPTY else parameter.default
 
 
 def _bridged(part: Any, *, structs: Generator) -> Any:
@@ -197,6 +210,13 @@ def _translated(metadata: Any) -> Any:
     return Field(**given, json_schema_extra=metadata.extra_json_schema)
 
 
+def _convert(value: Any, *, kind: Any, fill: Filler | None) -> Any:
+    converted = msgspec.convert(value, kind)
+    if fill:
+        fill([converted])
+    return converted
+
+
 class _StructBridge:
     """Lets msgspec validate and encode a Struct inside a pydantic type."""
 
@@ -207,13 +227,13 @@ class _StructBridge:
         from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(
-            functools.partial(msgspec.convert, type=source),
+            functools.partial(_convert, kind=source, fill=compile_filler([source])),
             metadata={"struct": source},
             serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins),
         )
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        return {_STRUCT: self._structs.schema(mi.type_info(schema["metadata"]["struct"]))["$ref"]}
+        return {_STRUCT: self._structs.read(schema["metadata"]["struct"])["$ref"]}
 
 
 def _generator() -> Any:
@@ -251,6 +271,9 @@ def _document(dump: Callable[[], dict[str, Any]], structs: Generator) -> dict[st
             node["contentEncoding"] = node.pop("format").removesuffix("url")
         if _STRUCT in node:
             node["$ref"] = node.pop(_STRUCT)
+    for _, node in walk(schema):  # a default may be a sentinel outside of what is asked of clients
+        if "default" in node and Judge({**node, "$defs": defs}).findings(node["default"]):
+            del node["default"]
     return schema
 
 

@@ -91,6 +91,8 @@ class Registry:
         if key not in shelf:
             raise KeyError(f"{kind}: there is no {key!r} to remove.")
         del shelf[key]
+        for completed in [completed for completed in self.completers if completed[0] == key and kind in {"prompts", "templates"}]:
+            del self.completers[completed]
         self._invalidate(kind)
 
     def page(self, kind: Kind, cursor: str | None) -> dict[str, Any]:

@@ -115,12 +115,14 @@ class App:
         era = classify(self.endpoint.eras, message, headers)
         loop = asyncio.get_running_loop()
         mount = self.endpoint.mount
+        culprit = "The server's lifespan"
         try:
             if mount is None or mount.workers.loop is not loop:
                 mount = await self.endpoint.open()
+            culprit = "principal="
             principal = None if self._principal is None else self._principal(scope)
-        except Exception as error:  # noqa: BLE001 - user code: the lifespan, or who says who is asking
-            status, answer = era.render(message.id, self.endpoint.server.crash(ascii(message.method[:100]), error), None)
+        except Exception as error:  # noqa: BLE001 - user code
+            status, answer = era.render(message.id, self.endpoint.server.crash(culprit, error), None)
             await _send_answer(send, 500 if status == 200 else status, answer, extra)
             return
         stream = Stream(loop, receive, send, self._pulse, extra, streams=accepted[1] and not self._json_only, streams_only=not accepted[0])

@@ -108,18 +108,29 @@ class Endpoint:
         try:
             outcome = await self._service(request, context)
             status, answer = era.render(request.id, outcome, request.row)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except BaseException as error:
+            fail = self._judge(mount, request, exchange, error)
+            if fail is None:
                 raise
-            status, answer = era.render(request.id, self.server.crash(_place(request), error), request.row)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the crash guard: whatever user code raises is that call's error
-            status, answer = self._render_crash(era, request.id, self.server.crash(_place(request), error))
+            status, answer = self._render_crash(era, request.id, fail)
         if exchange.dropped:
             context.report_dropped()
         exchange.finish(status, answer)
+
+    def _judge(self, mount: Mount, request: Request, exchange: Exchange, error: BaseException) -> Fail | None:
+        """What to answer when a call ended with an exception; None where it must go on its way, because it is not the call's own."""
+        try:
+            task = asyncio.current_task()
+        except RuntimeError:
+            task = None
+        if task is None or isinstance(error, KeyboardInterrupt):
+            return None  # the coroutine is being closed, or the process is
+        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+            if not mount.draining or not exchange.open:
+                return None
+            task.uncancel()  # the server ends: who still waits learns why
+            return Fail(Reason.OVERLOADED, "The server is shutting down.")
+        return self.server.crash(_place(request), error)
 
     def _render_crash(self, era: Era, request_id: int | str, fail: Fail) -> tuple[int, bytes]:
         try:

@@ -153,7 +153,8 @@ class Pipe:
         elif isinstance(message, RawNotification):
             self._notice(message)
         elif isinstance(message, Malformed):
-            self._refuse(message.id, message.fail)
+            if message.answerable:
+                self._refuse(message.id, message.fail)
         elif isinstance(message, RawResponse):
             _log.debug("Ignored a response of the client: this server asks nothing (JR-06).")
         else:
@@ -210,8 +211,8 @@ class Pipe:
         request_id = message.id
         try:
             await self._endpoint.answer(self._mount, call.era, message, call.exchange)
-        except asyncio.CancelledError:
-            if self._calls.get(request_id) is call:  # not our doing: its own code cancelled it
+        except BaseException:
+            if self._calls.get(request_id) is call:  # not our doing, and nobody else would answer
                 self._give_up(request_id, Fail(Reason.INTERNAL))
             raise
         if self._calls.get(request_id) is call:

@@ -63,10 +63,14 @@ class RawResponse(msgspec.Struct):
 
 
 class Malformed(msgspec.Struct):
-    """Bytes that are no message. `id` is the request's, where it could be read (JR-09)."""
+    """Bytes that are no message. `id` is the request's, where it could be read (JR-09).
+
+    What was clearly meant as a notification or a response is not `answerable` (JR-06, JR-12).
+    """
 
     fail: Fail
     id: RequestId | None = None
+    answerable: bool = True
 
 
 class Batch(msgspec.Struct):
@@ -229,8 +233,10 @@ def _diagnose_unreadable(body: bytes) -> Malformed:
         value = json.loads(body.decode(), parse_int=_read_int, parse_float=str, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return Malformed(Fail(Reason.PARSE))
-    known = _known_id(value.get("id")) if isinstance(value, dict) else None
-    return Malformed(Fail(Reason.INVALID_PARAMS, "The message has half of a surrogate pair, or a number out of range, in it."), known)
+    fail = Fail(Reason.INVALID_PARAMS, "The message has half of a surrogate pair, or a number out of range, in it.")
+    if not isinstance(value, dict):
+        return Malformed(fail)
+    return Malformed(fail, _known_id(value.get("id")), answerable="id" in value and "method" in value)
 
 
 def _read_int(digits: str) -> int | str:

@@ -46,6 +46,7 @@ asyncio_mode = MODE
 
 @pytest.mark.parametrize(("mode", "mark"), [("auto", "[]"), ("strict", "pytest.mark.anyio")], ids=["pytest-asyncio", "anyio"])
 def test_fixtures_that_hold_a_client_are_torn_down_cleanly(tmp_path: Path, mode: str, mark: str) -> None:
+    """A43."""
     (tmp_path / "program.py").write_text(SERVER)
     (tmp_path / "test_it.py").write_text(TESTS.replace("MARK", mark))
     (tmp_path / "pytest.ini").write_text(SETTINGS.replace("MODE", mode))

@@ -16,6 +16,7 @@ from callboard.client.errors import (
     HttpError,
     InputRequired,
     InvalidAnswer,
+    InvalidRequest,
     RequestTimeout,
     ServerError,
 )
@@ -41,6 +42,31 @@ async def test_every_request_carries_its_envelope_and_its_headers() -> None:
     assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
     assert meta["io.modelcontextprotocol/clientCapabilities"] == {"elicitation": {}}
     assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "callboard"
+
+
+async def test_a_user_s_headers_go_out_with_every_request() -> None:
+    async with http_client(ok, headers={"Authorization": "Bearer s3cret", "X-Tenant": "a\tb", "Host": "board.example"}) as (client, peer):
+        await client.call_tool("one")
+        await client.call_tool("two")
+    assert len(peer.asked) == 2
+    for asked in peer.asked:
+        assert asked.headers["authorization"] == "Bearer s3cret"
+        assert asked.headers["x-tenant"] == "a\tb"
+        assert asked.headers["host"] == "board.example"
+        assert asked.headers["content-type"] == "application/json"
+        assert asked.headers["mcp-method"] == "tools/call"
+
+
+async def test_a_login_in_the_url_is_used_and_never_shown() -> None:
+    async def refuse(asked: Asked) -> None:
+        await asked.error(-32000, "no", status=403)
+
+    async with HttpPeer(refuse) as peer, Client(peer.url.replace("http://", "http://ada:s3cret@")) as client:
+        with pytest.raises(ServerError) as caught:
+            await client.discover()
+        assert peer.asked[0].headers["authorization"] == "Basic YWRhOnMzY3JldA=="
+    assert client.target == peer.url.replace("http://", "http://***@")
+    assert "s3cret" not in f"{caught.value!s} {caught.value!r} {caught.value.__dict__}"
 
 
 REQUESTS: list[tuple[str, str, Any, dict[str, Any]]] = [
@@ -155,7 +181,7 @@ async def test_a_body_over_one_mebibyte_arrives_whole() -> None:
         (429, b"", "text/plain", "HTTP 429"),
         (503, b'{"detail": "later"}', "application/json", '{"detail": "later"}'),
         (404, b"Not Found", "text/plain", "path"),
-        (401, b"", "text/plain", "authorization"),
+        (401, b"", "text/plain", "headers={'Authorization': ...}"),
         (200, b"<html>Log in</html>", "text/html", "text/html"),
         (202, b"", "text/plain", "HTTP 202"),
     ],
@@ -277,11 +303,66 @@ async def test_nobody_listens_there() -> None:
 
 async def test_arguments_that_are_no_json_are_refused_before_they_are_sent() -> None:
     async with http_client(ok) as (client, peer):
-        with pytest.raises(ClientError, match="JSON"):
+        with pytest.raises(InvalidRequest, match="JSON"):
             await client.call_tool("t", {"a": object()})
-        with pytest.raises(ClientError, match="JSON"):
+        with pytest.raises(InvalidRequest, match="JSON"):
             await client.call_tool("t", {"a": "\ud800"})
     assert not peer.asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "culprit"),
+    [
+        ({"a": float("nan")}, "arguments.a is nan"),
+        ({"a": None, "b": {"c": [1.5, (float("inf"),)]}}, "arguments.b.c[1][0] is inf"),
+        ({"point": types.ProgressNotificationParams(progress_token=1, progress=float("-inf"))}, "arguments.point.progress is -inf"),
+    ],
+)
+async def test_a_number_that_json_does_not_have_is_refused_before_it_is_sent(arguments: dict[str, Any], culprit: str) -> None:
+    async with http_client(ok) as (client, peer):
+        with pytest.raises(ValueError, match="no number for") as caught:
+            await client.call_tool("t", arguments)
+        assert isinstance(caught.value, InvalidRequest)
+        assert caught.value.text.startswith(f"{culprit}, ")
+        assert caught.value.subject == "t"
+        await client.call_tool("t", {"a": None, "b": "null", "c": 1e308})
+    assert len(peer.asked) == 1
+
+
+async def test_arguments_that_are_form_fields_must_be_strings() -> None:
+    wrong: Any = {"city": "Oslo", "days": 5}
+    five: Any = 5
+    async with http_client(ok) as (client, peer):
+        for ask, subject, name in (
+            (client.get_prompt("trip", wrong), "trip", "days"),
+            (client.complete(types.PromptReference(name="trip"), "city", "O", arguments=wrong), "trip", "days"),
+            (client.complete(types.ResourceTemplateReference(uri="a://{b}"), "b", five), "a://{b}", "b"),
+        ):
+            with pytest.raises(InvalidRequest, match=f"argument '{name}' must be a string, not int") as caught:
+                await ask
+            assert caught.value.subject == subject
+    assert not peer.asked
+
+
+@pytest.mark.parametrize(
+    ("send", "start"),
+    [
+        (lambda client: client.call_tool("hi"), "tools/call 'hi' at "),
+        (lambda client: client.read_resource("a://b\n"), "resources/read 'a://b\\n' at "),
+        (lambda client: client.get_prompt("p" * 200), f"prompts/get '{'p' * 100}...' at "),
+        (lambda client: client.complete(types.PromptReference(name="trip"), "city", "O"), "completion/complete 'trip' at "),
+        (lambda client: client.request("x/y", {"name": 7}), "x/y at "),
+        (lambda client: client.list_tools(), "tools/list at "),
+    ],
+)
+async def test_an_error_says_what_was_asked_for(send: Any, start: str) -> None:
+    async def refuse(asked: Asked) -> None:
+        await asked.error(-32602, "no")
+
+    async with http_client(refuse) as (client, peer):
+        with pytest.raises(ServerError) as caught:
+            await send(client)
+    assert str(caught.value) == f"{start}{peer.url}: no (error -32602, HTTP 400)"
 
 
 async def die(asked: Asked) -> None:
@@ -427,6 +508,25 @@ async def test_a_large_event_is_delivered_and_one_past_the_limit_names_it() -> N
     async with http_client(reply, max_message=2**20) as (client, _):
         with pytest.raises(InvalidAnswer, match=r"1048576 bytes.*max_message"):
             await client.call_tool("t")
+
+
+async def test_what_came_whole_before_an_event_past_the_limit_counts() -> None:
+    huge = b"data: " + b"x" * 2000
+
+    async def reply(asked: Asked) -> None:
+        answer = json.dumps({"jsonrpc": "2.0", "id": asked.message["id"], "result": text_result()}).encode()
+        step = {"progressToken": asked.message["id"], "progress": 1}
+        note = json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": step}).encode()
+        await asked.stream()
+        await asked.chunk(b"data: " + (answer if asked.params["name"] == "answer" else note) + b"\n\n" + huge)
+        await asked.end()
+
+    steps: list[Any] = []
+    async with http_client(reply, max_message=1000, on_progress=lambda *step: steps.append(step)) as (client, _):
+        assert (await client.call_tool("answer")).content == [types.TextContent(text="ok")]
+        with pytest.raises(InvalidAnswer, match=r"1000 bytes.*max_message"):
+            await client.call_tool("note")
+    assert steps == [(1, None, None)]
 
 
 async def test_a_body_past_the_limit_names_it() -> None:

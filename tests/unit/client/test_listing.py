@@ -25,7 +25,7 @@ def listing(items: list[dict[str, Any]], size: int) -> Any:
 
 
 async def test_a_listing_is_all_pages_and_a_cursor_means_one() -> None:
-    """A61."""
+    """A61, PG-04."""
     tools = [{"name": f"t{number}", "inputSchema": {"type": "object"}} for number in range(120)]
     async with http_client(listing(tools, 50)) as (client, peer):
         found = await client.list_tools()

@@ -131,6 +131,24 @@ async def test_an_error_without_id_is_for_the_only_request_that_waits() -> None:
     assert caught.value.status is None
 
 
+async def test_a_child_gets_its_environment_and_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOARD_OLD", "inherited")
+    monkeypatch.setenv("BOARD_KEY", "inherited")
+    body = 'text(message, json.dumps([os.path.basename(os.getcwd()), os.environ.get("BOARD_OLD"), os.environ.get("BOARD_KEY")]))'
+    async with Client(script(body), env={"BOARD_KEY": "é given"}, cwd=tmp_path) as client:
+        assert json.loads(words(await client.call_tool("t"))) == [tmp_path.name, "inherited", "é given"]
+
+
+async def test_a_file_is_found_from_here_wherever_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "app.py").write_text(
+        "import os\nfrom callboard import Server\nserver = Server('s')\n@server.tool\ndef where() -> str:\n    return os.getcwd()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    async with Client("app.py", cwd="elsewhere") as client:
+        assert words(await client.call_tool("where")).endswith(f"{tmp_path.name}/elsewhere")
+
+
 # Cancelling.
 
 
@@ -306,7 +324,7 @@ async def test_another_task_may_close_and_what_waits_fails() -> None:
             await client.discover()
 
 
-# Subscriptions: several on one pipe, told apart by id (SD-04).
+# Subscriptions: several on one pipe, told apart by id.
 
 LISTEN = """
 if method == "subscriptions/listen":
@@ -334,6 +352,7 @@ def uri(change: Any) -> str:
 
 
 async def test_subscriptions_on_one_pipe_are_told_apart() -> None:
+    """SD-04."""
     async with Client(script(LISTEN)) as client, asyncio.timeout(5):
         async with client.listen(uris=["a://2"]) as one, client.listen(uris=["a://3"]) as two:
             assert words(await client.call_tool("publish")) == "2"

@@ -46,18 +46,53 @@ def test_what_is_no_target_is_refused_at_once(target: Any, error: type[Exception
         Client(target)
 
 
+URL = "http://127.0.0.1:9/mcp"
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "error", "text"),
+    [
+        (URL, {"headers": {"X-A": "s3cret\r\nHost: b"}}, ValueError, "the value of X-A must be one line"),
+        (URL, {"headers": {"X-A": "s3cret\n"}}, ValueError, "the value of X-A must be one line"),
+        (URL, {"headers": {"X-A": "s3crét"}}, ValueError, "printable ASCII"),
+        (URL, {"headers": {"X-A\n": "b"}}, ValueError, r"'X-A\\n' is no name"),
+        (URL, {"headers": {"": "b"}}, ValueError, "'' is no name"),
+        (URL, {"headers": {"mcp-name": "b"}}, ValueError, "mcp-name is written by the client"),
+        (URL, {"headers": {"MCP-Protocol-Version": "b"}}, ValueError, "written by the client"),
+        (URL, {"headers": {"content-type": "text/plain"}}, ValueError, "written by the client"),
+        (URL, {"headers": {"Content-Length": "1"}}, ValueError, "written by the client"),
+        (URL, {"headers": {"X-A": 1}}, TypeError, "headers: names and values are strings, but 'X-A' is given int"),
+        (URL, {"headers": [("X-A", "b")]}, TypeError, "headers must be a mapping of names to values, not list"),
+        ("http://u:p@127.0.0.1/", {"headers": {"authorization": "b"}}, ValueError, "a login in the URL"),
+        (URL, {"env": {}}, ValueError, "env= is for child processes"),
+        (URL, {"cwd": "."}, ValueError, "cwd= is for child processes"),
+        (Server("s"), {"headers": {}}, ValueError, "headers= is for HTTP, .*callboard.asgi"),
+        (Server("s"), {"env": {}}, ValueError, "env= is for child processes"),
+        (Server("s"), {"cwd": "."}, ValueError, "cwd= is for child processes"),
+        (["python"], {"headers": {"X-A": "b"}}, ValueError, "headers= is for HTTP: .*env="),
+        (["python"], {"env": {"A": None}}, TypeError, "env: names and values are strings, but 'A' is given NoneType"),
+        (["python"], {"env": ["A=1"]}, TypeError, "env must be a mapping"),
+        (["python"], {"cwd": "no/such/folder"}, ValueError, "no folder no/such/folder"),
+    ],
+)
+def test_an_option_that_can_t_work_is_refused_at_once(target: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        Client(target, **options)
+    assert "s3cr" not in str(caught.value)
+
+
 def test_every_error_of_a_client_is_one_of_callboard_s() -> None:
     found = [value for name in errors.__all__ if isinstance(value := getattr(errors, name), type) and issubclass(value, Exception)]
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(issubclass(each, ClientError) and issubclass(each, CallboardError) for each in found)
     assert [each for each in found if "code" in each.__init__.__code__.co_varnames] == [ServerError]  # EC-13
 
 
 def test_an_error_names_request_and_server() -> None:
-    error = ServerError(-32602, "Unknown tool.", None, 400, Origin("http://a/mcp", "tools/call", 7))
-    assert str(error) == "tools/call at http://a/mcp: Unknown tool. (error -32602, HTTP 400)"
-    assert (error.target, error.method, error.request_id, error.text) == (
-        "http://a/mcp", "tools/call", 7, "Unknown tool. (error -32602, HTTP 400)",
+    error = ServerError(-32602, "No.", None, 400, Origin("http://a/mcp", "tools/call", 7, "hi"))
+    assert str(error) == "tools/call 'hi' at http://a/mcp: No. (error -32602, HTTP 400)"
+    assert (error.target, error.method, error.request_id, error.subject, error.text) == (
+        "http://a/mcp", "tools/call", 7, "hi", "No. (error -32602, HTTP 400)",
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ async def echo(text: str) -> str:
 
 
 def test_a_server_says_who_it_is() -> None:
-    # MT-05, MT-20, IC-01
+    # IC-01
     server = Server(
         "desk",
         version="1.2",

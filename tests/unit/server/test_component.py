@@ -33,7 +33,7 @@ async def call(server: Server, name: str = "tool", **arguments: Any) -> dict[str
 
 
 def test_a_tool_says_of_itself_what_it_was_told() -> None:
-    # TL-04, TL-05, TL-06, IC-01, MT-15, MT-20
+    # TL-04, TL-05, TL-06, IC-01
     async def tool(city: str, days: int = 3) -> str:
         """Forecast for a city.
 
@@ -147,7 +147,7 @@ async def test_methods_partials_and_callables_are_functions_too() -> None:
     ],
 )
 async def test_content_goes_out_as_it_is(value: Any, content: list[Any]) -> None:
-    # TL-11, TL-18, TL-19
+    # TL-11, TL-18
     async def tool() -> Any:
         return value
 

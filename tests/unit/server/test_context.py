@@ -30,7 +30,7 @@ async def on_thread(function: Any) -> Any:
 
 
 async def test_it_says_what_the_request_said() -> None:
-    # A27, A49, MT-06, MT-07
+    # A49
     server = Server("desk")
     mount = make_mount(server, options={"limit": 3})
     meta = make_meta({"elicitation": {}}, clientInfo={"name": "acme", "version": "1"}, traceparent="00-a-b-01")
@@ -56,7 +56,7 @@ async def test_what_is_not_there_is_none() -> None:
 
 
 async def test_locals_begin_with_the_lifespans_values_and_are_this_requests_own() -> None:
-    # A33, A49
+    # A49
     client = object()
     mount = make_mount(values={"client": client})
     first, second = make_context(mount), make_context(mount)

@@ -53,7 +53,7 @@ def walk(registry: Registry, kind: Kind = "tools") -> list[list[str]]:
 
 @pytest.mark.parametrize(("tools", "sizes"), [(0, [0]), (1, [1]), (49, [49]), (50, [50]), (51, [50, 1]), (120, [50, 50, 20])])
 def test_lists_come_in_pages(tools: int, sizes: list[int]) -> None:
-    # PG-01, PG-04, A61
+    # PG-01, A61
     registry, _ = make_registry(tools)
     pages = walk(registry)
     assert [len(page) for page in pages] == sizes

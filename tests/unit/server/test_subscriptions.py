@@ -208,7 +208,7 @@ async def test_a_uri_is_data_on_the_wire() -> None:
     listener = await listen(server, {"resourceSubscriptions": ["a://bay/{n}", uri]})
     server.hub.publish("resources", uri)
     notes = [note for note in listener.notes() if note["method"] != ACK]
-    assert [note["params"]["uri"] for note in notes] in ([uri], [])
+    assert [note["params"]["uri"] for note in notes] == [uri]
     await listener.stop()
 
 

@@ -179,7 +179,7 @@ async def test_what_a_function_raises_is_its_callers(error: Exception) -> None:
 
 @pytest.mark.parametrize("kind", [StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, BaseException])
 async def test_what_would_end_more_than_the_call_is_wrapped(kind: type[BaseException]) -> None:
-    # SA07: one call's error, not the process's
+    # One call's error, not the process's
     def fail() -> None:
         raise kind
 

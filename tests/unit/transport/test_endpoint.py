@@ -83,7 +83,7 @@ async def act(server: Server) -> tuple[int, dict[str, Any]]:
 )
 @pytest.mark.parametrize("masked", [True, False])
 async def test_whatever_a_function_raises_is_that_calls_error(error: BaseException, masked: bool, caplog: pytest.LogCaptureFixture) -> None:
-    # SA35, SA07
+    # SA35
     status, response = await act(make_server(error=error, mask_errors=masked))
     assert (status, response["id"], response["error"]["code"]) == (200, 1, -32603)
     assert not masked or "hunter2" not in response["error"]["message"]
@@ -103,17 +103,15 @@ def nested() -> list[Any]:
 
 @pytest.mark.parametrize(
     "result",
-    ["\ud800", {"a": "\ud800"}, b"bytes", {"a": b"bytes"}, object(), {"a": object()}, nested(), {1, 2}, float("nan"), {"a": float("inf")}],
-    ids=["lone surrogate", "lone surrogate inside", "bytes", "bytes inside", "object", "object inside", "cycle", "set", "NaN", "infinity"],
+    ["\ud800", {"a": "\ud800"}, b"bytes", object(), {"a": object()}, nested(), float("nan"), {"a": float("inf")}],
+    ids=["lone surrogate", "lone surrogate inside", "bytes", "object", "object inside", "cycle", "NaN", "infinity"],
 )
 async def test_what_can_not_be_encoded_is_that_calls_error(result: Any) -> None:
     # SA07
     point = endpoint(make_server(result))
     async with asyncio.timeout(1):
         status, response = await answer(point, make_request("tools/call", {"name": "act"}))
-    assert status == 200
-    assert response["id"] == 1
-    assert "error" in response or response["result"].get("isError") or "structuredContent" in response["result"]
+    assert (status, response["id"], response["error"]["code"]) == (200, 1, -32603)
     assert (await answer(point, make_request("tools/list")))[0] == 200
 
 

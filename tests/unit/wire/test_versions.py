@@ -1,6 +1,7 @@
 """The table of versions against the protocol's schemas of each version, the published tables, and itself."""
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any, get_args
 
 import pytest
@@ -54,9 +55,11 @@ def test_removed_methods_are_gone() -> None:
 
 
 def test_every_version_is_of_one_era_and_has_features() -> None:
+    """VN-01: dates, newest first."""
     assert list(ERAS) == [*versions.MODERN, *versions.LEGACY] == sorted(ERAS, reverse=True)
     assert list(FEATURES) == list(ERAS)
     assert versions.MODERN[0] == versions.LATEST
+    assert [date.fromisoformat(version).isoformat() for version in ERAS] == list(ERAS)
 
 
 def test_tables_name_known_versions_only() -> None:

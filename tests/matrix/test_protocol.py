@@ -1,0 +1,111 @@
+"""What is true of a server of the current protocol whatever it is asked."""
+
+import inspect
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from asgi_driver import META_PREFIX, Client, make_meta
+from desk import Desk
+
+from callboard import Server, asgi, embed, types
+from callboard.wire.methods import METHODS
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(asgi(Desk().server))
+
+
+async def everything(client: Client) -> AsyncIterator[dict[str, Any]]:
+    """Every message that a client of the desk is sent when it asks everything."""
+    meta = make_meta({"sampling": {}, "elicitation": {}, "roots": {}}, progressToken="p", logLevel="debug")
+    params: dict[str, dict[str, Any]] = {
+        "resources/read": {"uri": "desk://rules"},
+        "prompts/get": {"name": "greet", "arguments": {"who": "Ann"}},
+        "completion/complete": {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who", "value": "a"}},
+    }
+    for method in METHODS.keys() - {"tools/call", "subscriptions/listen"}:
+        for message in (await client.request(method, params.get(method), meta=meta)).messages:
+            yield message
+    for tool in ("echo", "forecast", "blocks", "who", "count", "fail_late", "refuse", "crash", "need_sampling", "nobody"):
+        arguments = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}.get(tool, {})
+        for message in (await client.call(tool, arguments, meta=meta)).messages:
+            yield message
+    async with client.open("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, meta=meta) as stream:
+        yield await stream.message()
+
+
+async def test_a_server_asks_nothing(client: Client) -> None:
+    # JR-05, HM-10: whatever the client can do, no message is a request
+    messages = [message async for message in everything(client)]
+    assert [message for message in messages if "method" in message and "id" in message] == []
+    assert {message["method"] for message in messages if "method" in message} == {
+        "notifications/progress",
+        "notifications/message",
+        "notifications/subscriptions/acknowledged",
+    }
+
+
+LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+KEY = re.compile(rf"(?:{LABEL}(?:\.{LABEL})*/)?(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
+
+
+def meta_keys(value: Any) -> Iterator[str]:
+    """Keys of every `_meta` in a message."""
+    if isinstance(value, list):
+        for item in value:
+            yield from meta_keys(item)
+    elif isinstance(value, dict):
+        yield from value.get("_meta", {})
+        for item in value.values():
+            yield from meta_keys(item)
+
+
+async def test_a_server_s_own_keys_are_well_formed_and_the_specifications(client: Client) -> None:
+    # MT-12, MT-13
+    keys = {key async for message in everything(client) for key in meta_keys(message)}
+    assert all(KEY.fullmatch(key) for key in keys)
+    assert keys == {f"{META_PREFIX}serverInfo", f"{META_PREFIX}subscriptionId"}
+    for wrong in ("a b/c", "1a/b", "a-/b", "a.-b/c", "-a", "a/b/c", "é/x"):
+        assert not KEY.fullmatch(wrong)
+
+
+async def test_related_requests_may_go_to_different_processes() -> None:
+    # JR-24, JR-22: what one has begun another goes on with, for all is in the request
+    def make() -> Client:
+        server = Server("desk", page_size=2)
+        for number in range(5):
+            server.tool(name=f"tool{number}")(lambda: "")
+        return Client(asgi(server))
+
+    found: list[str] = []
+    params: dict[str, Any] = {}
+    while True:
+        result = (await make().request("tools/list", params)).result
+        found += [tool["name"] for tool in result["tools"]]
+        if "nextCursor" not in result:
+            break
+        params = {"cursor": result["nextCursor"]}
+    assert found == [f"tool{number}" for number in range(5)]
+
+
+async def test_a_tool_may_embed_resources_of_a_server_that_lists_none() -> None:
+    # TL-19: what it will embed is known to its author alone, who declares it
+    server = Server("desk", capabilities={"tools": {}, "resources": {}})
+
+    @server.tool
+    async def report() -> list[types.Content]:
+        return [embed("desk://report", "fine")]
+
+    client = Client(asgi(server))
+    assert (await client.request("server/discover")).result["capabilities"]["resources"] == {}
+    assert (await client.request("resources/list")).result["resources"] == []
+    assert (await client.request("resources/templates/list")).result["resourceTemplates"] == []
+    assert (await client.call("report")).result["content"][0]["resource"]["uri"] == "desk://report"
+
+
+def test_silence_is_shorter_than_the_idle_timers_of_proxies() -> None:
+    # A16, HM-13: a comment at least every 15 s unless somebody says otherwise
+    assert 0 < inspect.signature(asgi).parameters["keep_alive"].default <= 15
