@@ -24,10 +24,10 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     # what a server makes of functions
     ("server.annotation", "server.docstring", "server.lifespan", "server.subschemas", "server.workers"),
     ("server.context", "server.faults", "server.signature"),
-    ("server.coercion", "server.depends", "server.middleware", "server.strings", "server.subscriptions"),
+    ("server.coercion", "server.depends", "server.judge", "server.middleware", "server.subscriptions"),
     ("server.arguments",),
     ("server.json_schema", "server.raw_schema"),
-    ("server.msgspec_schema", "server.pydantic_schema"),
+    ("server.msgspec_schema", "server.pydantic_schema", "server.strings"),
     ("server.schema",),
     ("server.shape",),
     ("server.callee",),

@@ -64,6 +64,10 @@ class Refusal(click.ClickException):
     exit_code = 2
 
 
+timeout_option = click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for each answer.")
+header_option = click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="HTTP header of every request.")
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="callboard", prog_name="callboard")
 def main() -> None:
@@ -115,10 +119,11 @@ def _leave(*_: object) -> NoReturn:
 @main.command(name="list")
 @click.argument("target")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for each answer.")
-def list_components(target: str, *, as_json: bool, timeout: float) -> None:
+@timeout_option
+@header_option
+def list_components(target: str, *, as_json: bool, timeout: float, headers: Sequence[str]) -> None:
     """Show what the server at TARGET offers: tools, resources, templates, prompts."""
-    found, listings = _with_client(target, timeout, _take_stock)
+    found, listings = _with_client(target, timeout, headers, _take_stock)
     info = (found.meta or {}).get("io.modelcontextprotocol/serverInfo", {})
     if as_json:
         instructions = {"instructions": found.instructions} if found.instructions else {}
@@ -137,8 +142,11 @@ def list_components(target: str, *, as_json: bool, timeout: float) -> None:
 @click.argument("arguments", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--json-args", default="{}", metavar="JSON", help="Arguments as one JSON object; KEY=VALUE goes on top.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as JSON.")
-@click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for each answer.")
-def call(target: str, tool: str, arguments: tuple[str, ...], *, json_args: str, as_json: bool, timeout: float) -> None:
+@timeout_option
+@header_option
+def call(
+    target: str, tool: str, arguments: Sequence[str], *, json_args: str, as_json: bool, timeout: float, headers: Sequence[str]
+) -> None:
     """Call TOOL of the server at TARGET.
 
     A VALUE is read as the tool's input schema says: a string as it stands, anything else as JSON.
@@ -153,7 +161,7 @@ def call(target: str, tool: str, arguments: tuple[str, ...], *, json_args: str, 
         with _progress_bar() as on_progress:
             return await client.call_tool(tool, values, on_progress=on_progress)
 
-    result = _with_client(target, timeout, perform)
+    result = _with_client(target, timeout, headers, perform)
     if as_json:
         _print_json(result)
     text = "\n".join(_show(block) for block in result.content)
@@ -189,9 +197,12 @@ def _target(text: str) -> Target:
     return words
 
 
-def _with_client(target: str, timeout: float, work: Callable[[Client], Awaitable[T]]) -> T:
+def _with_client(target: str, timeout: float, headers: Sequence[str], work: Callable[[Client], Awaitable[T]]) -> T:
+    meant = _target(target)
+    if headers and not isinstance(meant, str):
+        raise Refusal("--header is for a TARGET that is a URL.")
     try:
-        client = Client(_target(target), timeout=timeout)
+        client = Client(meant, timeout=timeout, headers=_parse_headers(headers) if headers else None)
     except ValueError as error:
         raise Refusal(f"{error}.") from error
 
@@ -209,6 +220,16 @@ async def _take_stock(client: Client) -> tuple[v.DiscoverResult, dict[str, list[
     found = await client.discover()
     offered = msgspec.to_builtins(found.capabilities)
     return found, {key: await lister(client) for capability, lister, key, _, _ in SECTIONS if capability in offered}
+
+
+def _parse_headers(lines: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise Refusal("--header takes 'NAME: VALUE', with a colon.")  # not what was given: it may be a secret
+        found[name.strip()] = value.strip()
+    return found
 
 
 def _parse_object(text: str) -> dict[str, Any]:

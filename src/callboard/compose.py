@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -146,8 +149,19 @@ def run(
     from callboard.transport.http_server import serve
 
     if complaint := refuse_port(host, port):
-        raise RegistrationError(f"callboard.run: {complaint}.")
+        raise RegistrationError(f"callboard.run: {complaint} (port=...).")
     if not is_loopback(host):
         http.setdefault("allow_remote", True)
         http.setdefault("hosts", (*LOOPBACK_HOSTS, host))
+    if _is_piped():
+        text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
+        logging.getLogger("callboard").warning(text, server.name)
     serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)
+
+
+def _is_piped() -> bool:
+    """Whether stdin and stdout lead to another program, as a host that speaks stdio has it."""
+    try:
+        return all(stat.S_ISFIFO(os.fstat(descriptor).st_mode) for descriptor in (0, 1))
+    except OSError:
+        return False

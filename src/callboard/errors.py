@@ -110,11 +110,12 @@ class ToolError(CallboardError):
     """A tool's own failure, answered in band (`isError: true`) so that the model can react (TL-12).
 
     Args:
-        content: What the model reads: a text, one content block or a list of blocks.
+        content: What the model reads: a text, one content block or a list of blocks. In a prompt or resource the client gets the text
+            as an error.
         structured: Optional JSON value that goes along as `structuredContent`; it is not held to the tool's output schema.
     """
 
-    def __init__(self, content: Any, *, structured: Any = None) -> None:
+    def __init__(self, content: Any = "The tool failed.", *, structured: Any = None) -> None:
         super().__init__(content)
         self.content = content
         self.structured = structured
@@ -132,6 +133,10 @@ class Fail(CallboardError):  # noqa: N818 - it is an outcome too
     code: int | None = None
 
     def __init__(self, reason: Reason, text: str | None = None, data: Any = None) -> None:
+        if not isinstance(reason, Reason):
+            raise TypeError(
+                f"Fail takes a Reason, not {reason!r}; for a text of your own raise ToolError(text), or Fail.custom(code, text)."
+            )
         super().__init__(text or (REASONS[reason].text if reason in REASONS else ""))
         self.reason = reason
         self.data = data

@@ -49,6 +49,10 @@ async def steps(count: int, ctx: Context) -> str:
     return "done"
 
 @server.tool
+async def tenant(ctx: Context) -> str:
+    return f"{ctx.headers['x-tenant']} {ctx.headers['authorization']}"
+
+@server.tool
 async def picture() -> list:
     return [image(b"12345", "image/png")]
 
@@ -125,6 +129,7 @@ def test_the_program_is_listed_over_http(callboard: Callboard, url: str) -> None
         "tools\techo\tSay it again.",
         "tools\tadd\tAdd two numbers.",
         "tools\tsteps\t",
+        "tools\ttenant\t",
         "tools\tpicture\t",
         "tools\tfail\t",
         "resources\tnote://one\t",
@@ -141,7 +146,7 @@ def test_a_program_is_listed_over_stdio(callboard: Callboard, target: str) -> No
     found = json.loads(ran.stdout)
     assert found["server"] == {"name": "board", "version": "3"}
     assert found["instructions"] == "Be kind."
-    assert [tool["name"] for tool in found["tools"]] == ["echo", "add", "steps", "picture", "fail"]
+    assert [tool["name"] for tool in found["tools"]] == ["echo", "add", "steps", "tenant", "picture", "fail"]
     assert found["tools"][0]["inputSchema"]["properties"]["text"] == {"type": "string"}
     assert [template["uriTemplate"] for template in found["resourceTemplates"]] == ["note://by/{name}"]
 
@@ -169,6 +174,11 @@ def test_the_whole_result_as_json(callboard: Callboard, url: str) -> None:
     assert found["structuredContent"] == 3.0
     assert found["content"] == [{"type": "text", "text": "3.0"}]
     assert callboard("call", url, "picture").stdout == "[image: image/png, 6 bytes; --json shows it]\n"
+
+
+def test_headers_go_with_the_requests(callboard: Callboard, url: str) -> None:
+    ran = callboard("call", url, "tenant", "--header", "X-Tenant:acme", "-H", "Authorization: Bearer a:b ")
+    assert (ran.returncode, ran.stdout) == (0, "acme Bearer a:b\n")
 
 
 def test_a_tool_that_fails(callboard: Callboard, url: str) -> None:

@@ -161,7 +161,7 @@ async def test_what_the_streams_do_to_line_ends_does_not_reach_the_protocol(log:
         await child.write(call(1, "echo", text="a\nb\r\nc") + b"\r\n" + call(2, "progress", token="p", steps=2, length=5) + b"\n")
         assert text_of(await child.answer(1)) == "a\nb\r\nc"
         assert text_of(await child.answer(2)) == "xxxxx"
-    assert b"import-time print\r\n" in log.read_bytes(), "they do translate"  # noqa: ASYNC240
+    assert b"import-time print\r\n" in log.read_bytes(), "they do translate"  # noqa: ASYNC240 - a short file
 
 
 @pytest.mark.parametrize("command", [COMMAND_LINE, DIRECT], ids=["command line", "script"])

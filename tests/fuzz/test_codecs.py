@@ -78,10 +78,10 @@ HOSTILE = [
 def test_64_kb_match_in_linear_time(text: str, uri: str) -> None:
     """SA33: 50 ms are allowed; the bound has room for a machine five times as slow as that takes."""
     template = UriTemplate(text)
-    start = time.perf_counter()
+    start = time.process_time()
     values = template.match(uri)
     check_traversal(values or {})
-    assert time.perf_counter() - start < 5 * 0.050
+    assert time.process_time() - start < 5 * 0.050
 
 
 @settings(deadline=None)

@@ -56,6 +56,8 @@ def expect(value: dict[str, Any]) -> type[Any]:
     if "method" in value:
         if not isinstance(value["method"], str) or not isinstance(value.get("params", {}), dict):
             return Malformed
+        if "result" in value or "error" in value:
+            return Malformed
         return RawRequest if "id" in value else RawNotification
     return RawResponse if ("result" in value) != ("error" in value) else Malformed
 

@@ -9,7 +9,7 @@ import pytest
 from asgi_driver import META_PREFIX, Client, make_meta
 from desk import Desk
 
-from callboard import Server, asgi, embed, types
+from callboard import Context, Server, asgi, embed, types
 from callboard.wire.methods import METHODS
 
 
@@ -104,6 +104,38 @@ async def test_a_tool_may_embed_resources_of_a_server_that_lists_none() -> None:
     assert (await client.request("resources/list")).result["resources"] == []
     assert (await client.request("resources/templates/list")).result["resourceTemplates"] == []
     assert (await client.call("report")).result["content"][0]["resource"]["uri"] == "desk://report"
+
+
+async def test_what_can_not_be_delivered_is_not_advertised_even_if_it_was_declared() -> None:
+    # SB-12, A19, EC-10
+    capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}}
+    server = Server("desk", capabilities=capabilities)
+    server.tool(name="x")(lambda: "")
+    for app in (asgi(server, max_listens=0), asgi(server, json_only=True)):
+        client = Client(app)
+        advertised = (await client.request("server/discover")).result["capabilities"]
+        assert (await client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})).status == 404
+        assert not advertised["tools"].get("listChanged")
+        assert not advertised["resources"].get("listChanged")
+        assert not advertised["resources"].get("subscribe")
+    advertised = (await Client(asgi(server)).request("server/discover")).result["capabilities"]
+    assert advertised.items() >= capabilities.items()
+
+
+async def test_a_server_that_logs_declares_it_whatever_else_was_declared() -> None:
+    # LG-02
+    server = Server("desk", capabilities={"tools": {}})
+
+    @server.tool
+    async def talk(ctx: Context) -> str:
+        ctx.log("error", "fire")
+        return "done"
+
+    client = Client(asgi(server))
+    advertised = (await client.request("server/discover")).result["capabilities"]
+    answer = await client.call("talk", meta=make_meta(logLevel="debug"))
+    assert answer.text == "done"
+    assert answer.notes == [] or "logging" in advertised
 
 
 def test_silence_is_shorter_than_the_idle_timers_of_proxies() -> None:

@@ -39,6 +39,10 @@ def test_the_version_and_the_help() -> None:
         (["list", ""], "TARGET is empty"),
         (["list", "it's"], "No closing quotation"),
         (["list", "http://"], "needs a host"),
+        (["list", "app.py", "-H", "X-A: b"], "--header is for a TARGET that is a URL"),
+        (["list", "http://127.0.0.1:9/mcp", "--header", "s3cret"], "takes 'NAME: VALUE'"),
+        (["list", "http://127.0.0.1:9/mcp", "-H", "Mcp-Name: s3cret"], "Mcp-Name is written by the client"),
+        (["call", "http://127.0.0.1:9/mcp", "t", "-H", "X-A: s3cr\u00e9t"], "printable ASCII"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", "{"], "no JSON"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", "[]"], "not array"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", '{"a": NaN}'], "NaN"),
@@ -49,6 +53,7 @@ def test_a_wrong_command_is_refused_with_the_reason(words: list[str], expected: 
     assert code == 2
     assert expected in output
     assert "Traceback" not in output
+    assert "s3cr" not in output
 
 
 def test_nobody_answers() -> None:

@@ -146,6 +146,7 @@ class Client:
         self._ids = count(1)
         self._params: dict[str, tuple[HeaderParam, ...]] = {}
         self._open = False
+        self._used = False
         self._meta: dict[str, Any] = {
             versions.META_PROTOCOL_VERSION: versions.LATEST,
             versions.META_CLIENT_CAPABILITIES: capabilities or {},
@@ -159,7 +160,11 @@ class Client:
 
         Raises:
             ConnectionFailed: The server can't be started, or speaks no protocol that this client knows.
+            ClientError: This client was opened before.
         """
+        if self._used:
+            raise ClientError("a client is opened once: make a new one", Origin(self.target))
+        self._used = True
         await self._connection.open(Origin(self.target))
         self._open = True
         if self._probe:

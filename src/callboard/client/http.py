@@ -46,7 +46,7 @@ FILE_SIZE = 2**20
 # Seconds for a stream to end after its answer (HM-11), so that its connection can be used again.
 LINGER = 0.1
 HINTS = {
-    401: " (the server wants authorization: Client(..., headers={'Authorization': ...}))",
+    401: " (the server wants authorization: give it a header)",
     403: " (the server refuses this client)",
     404: " (is the path right? it is often /mcp)",
     405: " (no MCP endpoint takes POST there; is the path right?)",

@@ -105,6 +105,11 @@ class Exchange:
         return self.state is _OPEN or self.state is _STREAMING
 
     @property
+    def begun(self) -> bool:
+        """Whether the head has been handed over."""
+        return self._head
+
+    @property
     def congested(self) -> bool:
         """Whether the reader is behind: past `SOFT_CAP`."""
         return self._size > SOFT_CAP

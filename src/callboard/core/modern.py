@@ -135,7 +135,9 @@ class Modern:
         if b"mcp-method" in headers and (fail := _check_method(message.method, headers)):
             return fail
         version = _stated_version(message)
-        return None if version is msgspec.UNSET else self._check_version(version, headers)
+        if version is msgspec.UNSET or b"mcp-protocol-version" not in headers:
+            return None
+        return self._check_version(version, headers)
 
     def render(self, request_id: RequestId | None, outcome: Outcome, row: Method | None) -> tuple[int, bytes]:
         """Encode an outcome: `resultType` (JR-13), server info (MT-05) and caching hints (CA-01) come in here."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, Unpack, overload
 from msgspec import UNSET
 
 from callboard.core.outcome import CacheHint
-from callboard.errors import Fail, Reason, RegistrationError
+from callboard.errors import Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import make_definition, read_facts
 from callboard.server.component import (
     COMPLETION_CAP,
@@ -135,7 +135,7 @@ class Server:
             listens: Whether the transport can deliver notifications of change; what can't be delivered is not advertised.
         """
         if self._declared is not None:
-            return self._declared
+            return _deliverable(self._declared, listens=listens)
         changes = {"listChanged": True} if listens else {}
         capabilities: dict[str, Any] = {"logging": {}}
         for kind in ("tools", "prompts"):
@@ -334,6 +334,8 @@ class Server:
         error = sole_error(error)
         if isinstance(error, Fail):
             return error
+        if isinstance(error, ToolError):
+            return Fail(Reason.INTERNAL, str(error.content))
         error_id = secrets.token_hex(4)
         _log.error("%s failed, error id %s", where, error_id, exc_info=error)
         if self.mask_errors:
@@ -355,5 +357,19 @@ def _check_uri(uri: str) -> None:
     """RS-07: without a scheme no client can ask for it."""
     if callable(uri):
         raise RegistrationError('@server.resource needs a URI: write @server.resource("scheme://path").')
-    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:.", uri):
-        raise RegistrationError(f"{uri!r} is no absolute URI; begin it with a scheme, like docs://{uri.lstrip('/') or 'path'}.")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"\\^`|]+", uri):
+        raise RegistrationError(
+            f"{uri!r} is no absolute URI; begin it with a scheme and percent-encode what URIs can't hold, like docs://{uri.lstrip('/') or 'path'}."
+        )
+
+
+def _deliverable(declared: Mapping[str, Any], *, listens: bool) -> dict[str, Any]:
+    """What an author declared, less what can't be delivered here (A19), and logging, which any function may do (LG-02)."""
+    if listens:
+        return {"logging": {}, **declared}
+    promises = ("listChanged", "subscribe")
+    kept = {
+        key: {name: on for name, on in value.items() if name not in promises} if isinstance(value, Mapping) else value
+        for key, value in declared.items()
+    }
+    return {"logging": {}, **kept}

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from callboard.server.coercion import Mender, encode_exact, parse_exact, parse_plain
-from callboard.server.faults import ArgumentFaults, Finding, Judge, covered, show_path
+from callboard.server.faults import ArgumentFaults, Finding, covered, show_path
+from callboard.server.judge import Judge
 
 __all__ = ["Arguments", "Misfit", "TypedArguments", "Unsupported"]
 
@@ -29,7 +30,7 @@ class Unsupported(Exception):  # noqa: N818 it is caught and turned into a Regis
 
 
 MAX_LISTED = 2_000
-"""Of arguments with more values than this the first fault alone is told. It bounds a hostile call's time."""
+"""Of arguments with more values than this the first fault of each alone is told. It bounds a hostile call's time."""
 
 
 class Misfit(ValueError):  # noqa: N818 it becomes a ResultError
@@ -119,7 +120,8 @@ class TypedArguments(Arguments):
             except self.refusals:
                 pass
         instance = parse_plain(data)
-        known = self.judge.findings(instance, first_only=mender.values > MAX_LISTED)
+        big = mender.values > MAX_LISTED
+        known, complete = self.judge.findings(instance, big=big)
         # per argument: where the schema has said its part, an engine's view of other alternatives only confuses
-        more = [finding for finding in self.findings(instance, known) if not covered(finding[0][:1], known)]
-        raise ArgumentFaults(known + more or [((), "do not fit the schema")])
+        more = [] if big and known else [one for one in self.findings(instance, known) if not covered(one[0][:1], known)]
+        raise ArgumentFaults(known + more or [((), "do not fit the schema")], complete=complete and not big)

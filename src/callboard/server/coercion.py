@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from callboard.server.faults import ArgumentFaults, Finding
-from callboard.server.subschemas import resolve
+from callboard.server.subschemas import field_schema, item_schema, resolve
 
 __all__ = ["Mender", "encode_exact", "parse_exact", "parse_plain"]
 
@@ -116,11 +116,11 @@ class Mender:
         if isinstance(value, dict):
             self._count(len(value))
             fitting = [leaf for leaf in leaves if _fits(value, leaf)]
-            changed = {key: self._mend_part(inner, [_property(leaf, key) for leaf in fitting]) for key, inner in value.items()}
+            changed = {key: self._mend_part(inner, [field_schema(leaf, key) for leaf in fitting]) for key, inner in value.items()}
             return changed if any(changed[key] is not inner for key, inner in value.items()) else value
         if isinstance(value, list):
             self._count(len(value))
-            items = [self._mend_part(inner, [_item(leaf, at) for leaf in leaves]) for at, inner in enumerate(value)]
+            items = [self._mend_part(inner, [item_schema(leaf, at) for leaf in leaves]) for at, inner in enumerate(value)]
             return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
         return value
 
@@ -179,13 +179,3 @@ def _fits(value: dict[str, Any], leaf: dict[str, Any]) -> bool:
             if choices is not None and value[name] not in choices:
                 return False
     return True
-
-
-def _property(leaf: dict[str, Any], key: str) -> Any:
-    properties = leaf.get("properties")
-    return properties[key] if isinstance(properties, dict) and key in properties else leaf.get("additionalProperties")
-
-
-def _item(leaf: dict[str, Any], at: int) -> Any:
-    prefix = leaf.get("prefixItems", ())
-    return prefix[at] if at < len(prefix) else leaf.get("items")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from asyncio import AbstractEventLoop, Future, run_coroutine_threadsafe
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from math import isfinite
 from types import GenericAlias
@@ -247,6 +247,7 @@ class Context:
 
         Raises:
             ValueError: `level` is none of these.
+            TypeError: `data` has no JSON form.
         """
         if level not in _SEVERITY:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(LOG_LEVELS)}.")
@@ -254,7 +255,11 @@ class Context:
         if wanted is None or _SEVERITY[level] < _SEVERITY[wanted]:
             return _READY
         params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
-        return self._on_loop(partial(self._log, encode_notification("notifications/message", params)))
+        try:
+            note = encode_notification("notifications/message", params)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"ctx.log: its data has no JSON form ({type(error).__name__}); pass a str, or what JSON can say.") from error
+        return self._on_loop(partial(self._log, note))
 
     def report_dropped(self) -> None:
         """Tell the client how many log messages it was too slow for, and start counting anew; on the event loop only."""
@@ -269,17 +274,18 @@ class Context:
             self.report_dropped()
         self._exchange.emit(note, droppable=True)
 
-    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop and wait for it; for `def` functions.
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        """Await something on the event loop and wait for it; for `def` functions.
 
         Raises:
             RuntimeError: Called on the event loop itself, where `await` belongs.
         """
         workers = self._mount.workers
         if threading.get_ident() == workers.thread:
-            coroutine.close()
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
             raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
-        return run_coroutine_threadsafe(coroutine, workers.loop).result()
+        return run_coroutine_threadsafe(_await(awaitable), workers.loop).result()
 
     def _on_loop(self, emit: Callable[[], Any]) -> _Drain | _Ready:
         """Emit from whatever thread: what one function says keeps its order."""
@@ -292,3 +298,7 @@ class Context:
             except RuntimeError:
                 return _READY  # the loop has closed
         return _Drain(self._exchange, workers.loop) if self._exchange.congested else _READY
+
+
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable

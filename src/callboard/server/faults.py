@@ -1,21 +1,21 @@
 """What is wrong with a value, all of it at once, in words that a model can act on; never with the value itself.
 
-JSON Schema is the common language: `jsonschema_rs` finds the faults, `describe` says what the schema expects there.
+JSON Schema is the common language: `describe` says what a schema expects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from callboard.errors import CallboardError
-from callboard.server.subschemas import locate, resolve
+from callboard.server.subschemas import resolve
 
-__all__ = ["ArgumentFaults", "Fault", "Finding", "Judge", "covered", "describe", "read_message", "show_path"]
+__all__ = ["MAX_FINDINGS", "ArgumentFaults", "Fault", "Finding", "covered", "describe", "read_message", "show_path", "unknown_names"]
 
 MAX_FAULTS = 20
 """How many faults one answer lists."""
@@ -25,6 +25,9 @@ MAX_NAMES = 20
 """How many names or choices one sentence lists."""
 MAX_KEY = 64
 """How many characters of a key that the client made up are repeated."""
+
+MAX_TEXT = 200
+"""How many characters of a pattern or choice are told."""
 
 Finding = tuple[tuple[str | int, ...], str]
 """Where, and what is expected there."""
@@ -47,19 +50,23 @@ class ArgumentFaults(CallboardError):  # noqa: N818 it is a list of faults
 
     Args:
         findings: Where, and what is expected there; repeats are dropped.
+        complete: Whether there can't be more.
 
     Attributes:
         faults: All of them.
     """
 
-    def __init__(self, findings: Iterable[Finding]) -> None:
+    def __init__(self, findings: Iterable[Finding], *, complete: bool = True) -> None:
         unique = dict.fromkeys((tuple(path), expected) for path, expected in findings)
         self.faults = tuple(Fault(show_path(path), expected) for path, expected in unique)
         wrong = len({path[:1] for path, _ in unique})
         lines = [f"- {fault.path or 'arguments'}: {fault.expected}" for fault in self.faults[:MAX_FAULTS]]
-        if len(self.faults) > MAX_FAULTS:
+        if not complete:
+            lines.append("- and there may be more")
+        elif len(self.faults) > MAX_FAULTS:
             lines.append(f"- and {len(self.faults) - MAX_FAULTS} more")
-        super().__init__("\n".join([f"{wrong} argument{' is' if wrong == 1 else 's are'} wrong:", *lines]))
+        count = "Arguments" if not complete else "1 argument" if wrong == 1 else f"{wrong} arguments"
+        super().__init__("\n".join([f"{count} {'is' if complete and wrong == 1 else 'are'} wrong:", *lines]))
 
 
 def show_path(path: Iterable[str | int]) -> str:
@@ -102,122 +109,17 @@ def read_message(error: msgspec.ValidationError) -> tuple[tuple[str | int, ...],
     return path, text, False
 
 
-class Judge:
-    """A JSON Schema that lists what is wrong. It is compiled on first use; nothing that it refers to is ever fetched (JS-03).
+def unknown_names(names: Iterable[str], known: Iterable[str], path: tuple[str | int, ...]) -> Iterator[Finding]:
+    """Say of names that there are no such fields.
 
     Args:
-        schema: The schema.
-        formats: Names of formats that count, each with its check. Other formats are annotations.
+        names: The names.
+        known: Those that there are.
+        path: Of the object; empty for the arguments.
     """
-
-    __slots__ = ("_formats", "_schema", "_validator")
-
-    def __init__(self, schema: dict[str, Any], formats: dict[str, Callable[[str], bool]] | None = None) -> None:
-        self._schema = schema
-        self._formats = formats
-        self._validator: Any = None
-
-    def compile(self) -> Callable[[Any], bool]:
-        """Compile the schema and give the check whether a JSON value fits.
-
-        Raises:
-            ValueError: The schema is invalid.
-        """
-        if self._validator is None:
-            import jsonschema_rs
-
-            formats = self._formats
-            self._validator = jsonschema_rs.validator_for(
-                self._schema, formats=formats, validate_formats=formats is not None, retriever=_refuse
-            )
-        fits: Callable[[Any], bool] = self._validator.is_valid
-        return fits
-
-    def findings(self, instance: Any, *, first_only: bool = False) -> list[Finding]:
-        """List what is wrong with a JSON value; empty where the schema has nothing against it.
-
-        Args:
-            instance: The value.
-            first_only: Stop at the first fault: every fault costs microseconds, and there may be as many as values.
-        """
-        self.compile()
-        try:
-            errors = self._first(instance) if first_only else list(islice(self._validator.iter_errors(instance), MAX_FINDINGS))
-        except ValueError:  # its own limit of depth
-            return [((), "nested too deeply")]
-        mistyped = {tuple(error.instance_path) for error in errors if error.kind.name == "type"}
-        telling = [error for error in errors if error.kind.name == "type" or tuple(error.instance_path) not in mistyped]
-        return [finding for error in telling for finding in _read(error, self._schema, instance)]
-
-    def _first(self, instance: Any) -> list[Any]:
-        import jsonschema_rs
-
-        try:
-            self._validator.validate(instance)
-        except jsonschema_rs.ValidationError as error:
-            return [error]
-        return []
-
-
-def _refuse(uri: str) -> Any:
-    raise ValueError(f"{uri} is not fetched")
-
-
-def _read(error: Any, root: dict[str, Any], instance: Any) -> Iterator[Finding]:
-    """Translate one error of `jsonschema_rs`; its kind says which details it has."""
-    path = tuple(error.instance_path)
-    kind = error.kind
-    parent = _parent(error, root)
-    unexpected = getattr(kind, "unexpected", None)
-    if kind.name == "falseSchema" and error.schema_path[-1:] == ["additionalProperties"]:  # it doesn't say which
-        unexpected = locate(instance, path)
-    if isinstance(name := getattr(kind, "property", None), str):
-        yield (*path, name), "required, missing"
-    elif unexpected is not None:
-        known = _names(parent.get("properties", ())) if isinstance(parent, dict) else ""
-        hint = f"unknown {'field' if path else 'argument'}; there are{f': {known}' if known else ' none'}"
-        yield from (((*path, name), hint) for name in unexpected)
-    elif kind.name == "propertyNames":
-        yield path, f"every key must be {describe(parent, root)}"
-    elif (context := getattr(kind, "context", None)) is not None:
-        yield from _read_union(error, context, root, instance)
-    elif kind.name in _DESCRIBABLE and isinstance(parent, dict):
-        yield path, f"must be {describe(parent, root)}"
-    else:
-        yield path, f"must satisfy {kind.name!r} of the schema"
-
-
-def _parent(error: Any, root: dict[str, Any]) -> Any:
-    """The schema that has the keyword; of one with an `$id` of its own, to which paths are relative, the keyword alone."""
-    document = (error.absolute_keyword_location or "").partition("#")[0]
-    if document and document != str(root.get("$id")).rstrip("#"):
-        return {error.kind.name: error.kind.value}
-    return locate(root, error.schema_path[:-1])
-
-
-def _read_union(error: Any, branches: list[list[Any]], root: dict[str, Any], instance: Any) -> Iterator[Finding]:
-    """Faults of the one alternative that was meant, as far as type and tags tell which; else what the alternatives are."""
-    path = tuple(error.instance_path)
-    parent = _parent(error, root)
-    meant: list[list[Any]] = []
-    tags: dict[tuple[str | int, ...], list[str]] = {}
-    for branch in branches:
-        wrong = [e for e in branch if tuple(e.instance_path) == path and e.kind.name in {"type", "enum", "const", "falseSchema"}]
-        tag = [e for e in branch if len(e.instance_path) == len(path) + 1 and e.kind.name in {"enum", "const"}]
-        for inner in tag:
-            tags.setdefault(tuple(inner.instance_path), []).append(describe(_parent(inner, root), root))
-        if not wrong and not tag and branch:
-            meant.append(branch)
-    if len(meant) == 1:
-        for inner in meant[0]:
-            yield from _read(inner, root, instance)
-    elif not meant and len(tags) == 1:
-        ((where, choices),) = tags.items()
-        yield where, f"must be {' or '.join(dict.fromkeys(choices))}"
-    elif branches and all(not branch for branch in branches):
-        yield path, f"must fit exactly one of the alternatives: {describe(parent, root)}"
-    else:
-        yield path, f"must be {describe(parent, root)}"
+    listed = _names(known)
+    hint = f"unknown {'field' if path else 'argument'}; there are{f': {listed}' if listed else ' none'}"
+    yield from (((*path, name), hint) for name in names)
 
 
 _NOUNS = {
@@ -240,14 +142,9 @@ _FORMATS = {
 }
 _AMOUNTS = (("minLength", "maxLength", "character"), ("minItems", "maxItems", "item"), ("minProperties", "maxProperties", "field"))
 _LIMITS = (("exclusiveMinimum", "greater than"), ("exclusiveMaximum", "less than"), ("multipleOf", "that is a multiple of"))
-_DESCRIBABLE = {
-    *("type", "enum", "const", "anyOf", "oneOf", "minimum", "maximum", "pattern", "format", "uniqueItems"),
-    *(keyword for low, high, _ in _AMOUNTS for keyword in (low, high)),
-    *(keyword for keyword, _ in _LIMITS),
-}
 
 
-def describe(schema: Any, root: dict[str, Any], *, depth: int = 3) -> str:
+def describe(schema: Any, root: dict[str, Any], *, depth: int = 4) -> str:
     """Say what a schema expects: `an integer between 1 and 14`.
 
     Args:
@@ -295,7 +192,7 @@ def _details(schema: dict[str, Any]) -> Iterator[str]:
     for least, most, unit in _AMOUNTS:
         yield from _amount(schema.get(least), schema.get(most), unit)
     if "pattern" in schema:
-        yield f"matching {schema['pattern']}"
+        yield f"matching {_cut(str(schema['pattern']))}"
     if schema.get("uniqueItems"):
         yield "without repeats"
 
@@ -314,12 +211,16 @@ def _amount(least: Any, most: Any, unit: str) -> Iterator[str]:
 
 
 def _names(names: Iterable[Any]) -> str:
-    listed = [str(name) for name in islice(names, MAX_NAMES + 1)]
+    listed = [_cut(str(name)) for name in islice(names, MAX_NAMES + 1)]
     return ", ".join(listed[:MAX_NAMES]) + (", ..." if len(listed) > MAX_NAMES else "")
 
 
 def _json(value: Any) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        return _cut(msgspec.json.encode(value).decode())
     except (ValueError, TypeError):  # a key with half a surrogate pair
         return ascii(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_origin
 
 from msgspec import UNSET
 
@@ -11,6 +11,7 @@ from callboard.core.outcome import Reply
 from callboard.errors import RegistrationError
 from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, make_definition
 from callboard.server.context import Context
+from callboard.server.signature import members
 from callboard.server.strings import StringArguments
 from callboard.wire import v2026_07_28 as v
 
@@ -18,6 +19,7 @@ __all__ = ["COMPLETION_CAP", "Completer", "Prompt"]
 
 # CP-03: values of one completion.
 COMPLETION_CAP = 100
+_NO_MESSAGES = frozenset({int, float, bool, bytes, dict, type(None)})
 
 
 class Prompt:
@@ -38,6 +40,10 @@ class Prompt:
         signature = callee.signature
         self.key = signature.name if facts.name is None else facts.name
         self.source = signature.label
+        if wrong := _NO_MESSAGES.intersection(get_origin(kind) or kind for kind in members(signature.returns)):
+            raise RegistrationError(
+                f"{self.source}: a prompt returns str, content blocks, PromptMessage or a list of them, not {min(kind.__name__ for kind in wrong)}."
+            )
         self._call = callee.call
         self._bind = StringArguments(signature, strict=strict).bind
         self.arguments = tuple(parameter.name for parameter in signature.parameters)
@@ -102,6 +108,8 @@ class Completer:
         if self._context is not None:
             kwargs[self._context] = dict(arguments)
         found: Any = await self._call(kwargs, ctx)
+        if isinstance(found, v.Completion):
+            return Reply({"completion": found})
         values: list[Any] = [] if found is None else list(found) if isinstance(found, Iterable) else [found]
         if isinstance(found, str) or not all(isinstance(value, str) for value in values[:cap]):
             raise TypeError(f"{self.source}: a completion returns a list of str.")

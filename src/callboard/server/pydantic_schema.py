@@ -15,15 +15,19 @@ import msgspec
 
 from callboard.server.annotation import Filler, compile_filler, rebuild
 from callboard.server.arguments import Misfit, TypedArguments, Unsupported
-from callboard.server.faults import MAX_FINDINGS, Finding, Judge
+from callboard.server.coercion import parse_plain
+from callboard.server.faults import MAX_FINDINGS, ArgumentFaults, Finding, covered
 from callboard.server.json_schema import Generator, describe_fields, inline_root
+from callboard.server.judge import Judge
 from callboard.server.signature import EMPTY, Parameter, Signature
-from callboard.server.subschemas import walk
+from callboard.server.subschemas import children, field_schema, item_schema, resolve, walk
 
 __all__ = ["PydanticArguments", "PydanticResult"]
 
 _STRUCT = "x-callboard-struct"
 """Stands for a Struct's schema until the definitions are put together."""
+MAX_EFFORT = 30_000
+"""How many values pydantic may read for one call, those read again counted again, before their number must be in proportion."""
 _MOMENTS = ("date-time", "time", "duration")
 """Formats that pydantic names for output also where the value has no offset, a sign or fractions; see `json_schema`."""
 
@@ -58,11 +62,14 @@ class PydanticArguments(TypedArguments):
             if parameter.description:
                 node.setdefault("description", parameter.description)
         super().__init__(schema)
+        self._is_branching = any(_reaches_itself(node, schema) for _, node in walk(schema) if len(_classes(node)) > 1)
         # said per call, strictness holds in models inside too; where a field says otherwise, the field wins
         self._validate = functools.partial(model.__pydantic_validator__.validate_json, strict=True)
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """See `Arguments.bind`."""
+        if self._is_branching and (fault := _overgrown(self.input_schema, parse_plain(raw or b"{}"))):
+            raise ArgumentFaults([((), fault)])
         try:
             return self.convert(bytes(raw or b"{}"))
         except self.refusals:
@@ -73,12 +80,12 @@ class PydanticArguments(TypedArguments):
         values = self._validate(data).__dict__
         return {name: values[field] for field, name in self._names.items()}
 
-    def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:  # noqa: ARG002 the caller drops what is known
+    def findings(self, instance: Any, known: list[Finding]) -> Iterator[Finding]:
         """See `TypedArguments.findings`: what validators and types say that JSON Schema can't."""
         try:
             self._validate(msgspec.json.encode(instance))
         except self.refusals as refusal:
-            yield from _findings(refusal, instance)
+            yield from _findings(refusal, instance, known)
 
     def _compile(self, fields: dict[str, Parameter], *, strict: bool) -> tuple[Any, dict[str, Any]]:
         from pydantic import create_model
@@ -183,7 +190,7 @@ def _field(parameter: Parameter, structs: Generator) -> tuple[Any, Any]:
 
     kind = rebuild(parameter.annotation, functools.partial(_bridged, structs=structs))
     metadata = getattr(kind, "__metadata__", ())
-    named = Annotated[(kind.__origin__ if metadata else kind, Field(validation_alias=parameter.name), *metadata)]
+    named: Any = Annotated[(kind.__origin__ if metadata else kind, Field(validation_alias=parameter.name), *metadata)]
     return named, Field() if parameter.default is EMPTY else parameter.default
 
 
@@ -271,21 +278,81 @@ def _document(dump: Callable[[], dict[str, Any]], structs: Generator) -> dict[st
             node["contentEncoding"] = node.pop("format").removesuffix("url")
         if _STRUCT in node:
             node["$ref"] = node.pop(_STRUCT)
-    for _, node in walk(schema):  # a default may be a sentinel outside of what is asked of clients
-        if "default" in node and Judge({**node, "$defs": defs}).findings(node["default"]):
-            del node["default"]
+    _drop_misfits(schema, defs)
     return schema
 
 
-def _findings(refusal: Any, instance: Any) -> Iterator[Finding]:
-    """What a `ValidationError` says, unless it is endless."""
+def _drop_misfits(schema: dict[str, Any], defs: dict[str, Any]) -> None:
+    """Advertise no default that the schema refuses, as of a sentinel outside of what is asked of clients."""
+    for _, node in walk(schema):
+        if "default" in node and Judge({**node, "$defs": defs}).findings(node["default"])[0]:
+            del node["default"]
+
+
+def _findings(refusal: Any, instance: Any, known: list[Finding] | None = None) -> Iterator[Finding]:
+    """What a `ValidationError` says, unless it is endless.
+
+    Of an argument that its schema has nothing against, what a schema could say is about alternatives that weren't meant.
+    """
     if refusal.error_count() > MAX_FINDINGS:
         yield (), f"has {refusal.error_count()} faults, too many to list"
         return
-    for error in refusal.errors(include_url=False, include_input=False):
-        yield _place(error["loc"], instance), _expectation(error)
+    errors = refusal.errors(include_url=False, include_input=False)
+    telling = {error["loc"][:1] for error in errors if not _SAYABLE.search(error["type"])}
+    for error in errors:
+        place = error["loc"][:1]
+        if known is None or place not in telling or covered(place, known) or not _SAYABLE.search(error["type"]):
+            yield _place(error["loc"], instance), _expectation(error)
 
 
+def _classes(union: dict[str, Any]) -> list[Any]:
+    """The alternatives of a union that pydantic tries one after the other, so far as they are classes."""
+    return [branch for branch in union.get("anyOf", ()) if "$ref" in branch]
+
+
+def _reaches_itself(schema: dict[str, Any], root: dict[str, Any]) -> bool:
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        node = waiting.pop()
+        inner = [part for _, part in children(node)] + ([resolve(root, node["$ref"])] if "$ref" in node else [])
+        if any(part is schema for part in inner):
+            return True
+        waiting += [part for part in inner if id(part) not in seen]
+        seen.update(map(id, inner))
+    return False
+
+
+def _overgrown(schema: dict[str, Any], arguments: Any) -> str | None:
+    """Say that arguments would hold pydantic for long: it reads a value anew for every alternative of every union around it."""
+    efforts: dict[tuple[int, int], int] = {}
+
+    def effort(part: Any, value: Any) -> int:
+        if not isinstance(part, dict) or not isinstance(value, dict | list):
+            return 1
+        place = id(part), id(value)
+        if place not in efforts:
+            efforts[place] = 1
+            same = [*part.get("anyOf", ()), *part.get("oneOf", ()), *part.get("allOf", ())]
+            same += [resolve(schema, part["$ref"])] if "$ref" in part else []
+            inner = (
+                ((field_schema(part, name), field) for name, field in value.items())
+                if isinstance(value, dict)
+                else ((item_schema(part, at), item) for at, item in enumerate(value))
+            )
+            efforts[place] = 1 + sum(effort(one, value) for one in same) + sum(effort(*one) for one in inner)
+        return efforts[place]
+
+    try:
+        total = effort(schema, arguments)
+    except RecursionError:
+        return "nested too deeply"
+    return "nested too deeply for the alternatives that they are made of" if total > max(MAX_EFFORT, 50 * len(efforts)) else None
+
+
+_SAYABLE = re.compile(
+    r"_type$|^(missing|extra_forbidden|unexpected_keyword|literal_error|enum|const|union_tag|none_required|string_|too_|greater_|less_)"
+)
+"""Errors of pydantic that say what JSON Schema can say, too."""
 _WARNING = re.compile(r"Expected `([^`]+)`(?:[^\n]*\[field_name='(\w+)')?")
 
 

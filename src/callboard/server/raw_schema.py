@@ -13,7 +13,8 @@ import msgspec
 from callboard.errors import RegistrationError
 from callboard.server.arguments import Arguments, Misfit
 from callboard.server.coercion import parse_plain
-from callboard.server.faults import ArgumentFaults, Judge
+from callboard.server.faults import ArgumentFaults
+from callboard.server.judge import Judge
 from callboard.server.subschemas import resolve, walk
 
 __all__ = ["RawArguments", "RawResult"]
@@ -23,7 +24,7 @@ MAX_BYTES = 1_048_576
 MAX_DEPTH = 64
 """How deep its subschemas may nest (JS-05)."""
 MAX_LISTED = 16_384
-"""Of arguments with more bytes than this the first fault alone is told."""
+"""Of arguments with more bytes than this the first fault of each alone is told."""
 MAX_SUBSCHEMAS = 10_000
 """How many subschemas one value may meet in one place, references followed (JS-05)."""
 
@@ -64,7 +65,9 @@ class RawArguments(Arguments):
         """Give the arguments as they are, once the schema has nothing against them; see `Arguments.bind`."""
         values: dict[str, Any] = parse_plain(raw or b"{}")
         if not self._fits(values):
-            raise ArgumentFaults(self.judge.findings(values, first_only=len(raw or b"") > MAX_LISTED))
+            big = len(raw or b"") > MAX_LISTED
+            findings, complete = self.judge.findings(values, big=big)
+            raise ArgumentFaults(findings, complete=complete and not big)
         return values
 
 
@@ -101,7 +104,7 @@ class RawResult:
         data = self._encode(value)
         instance = _decode(data)
         if not self._fits(instance):
-            raise Misfit(self._judge.findings(instance))
+            raise Misfit(self._judge.findings(instance)[0])
         return data
 
 

@@ -64,6 +64,9 @@ class Registry:
             raise RegistrationError(
                 f"{kind}: {component.key!r} is there twice: at {taken.source} and at {component.source}. Rename one, or remove the first."
             )
+        for owner, argument in self.completers:
+            if owner == component.key:
+                _check_completed(component, argument, self.completers[owner, argument].source)
         shelf[component.key] = component
         self.offered.add(_TOPIC[kind])
         self._invalidate(kind)
@@ -72,6 +75,9 @@ class Registry:
         key = (completer.owner, completer.argument)
         if taken := self.completers.get(key):
             raise RegistrationError(f"Completion of {key} is there twice: at {taken.source} and at {completer.source}.")
+        owner = self.prompts.get(completer.owner) or self.templates.get(completer.owner)
+        if owner is not None:
+            _check_completed(owner, completer.argument, completer.source)
         self.completers[key] = completer
         self.offered.add("completions")
 
@@ -134,6 +140,14 @@ class Registry:
     def _invalidate(self, kind: Kind) -> None:
         self._pages.pop(kind, None)
         self._changed(_TOPIC[kind])
+
+
+def _check_completed(owner: Component, argument: str, source: str) -> None:
+    known = owner.arguments if isinstance(owner, Prompt) else owner.uri_template.variables if isinstance(owner, Template) else ()
+    if isinstance(owner, Prompt | Template) and argument not in known:
+        raise RegistrationError(
+            f"{source} completes {argument!r}, which {owner.key!r} doesn't have; it has {', '.join(known) or 'no arguments'}."
+        )
 
 
 def _write_cursor(kind: Kind, offset: int) -> str:

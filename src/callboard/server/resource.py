@@ -42,11 +42,17 @@ class _Readable:
             if error.data is None:
                 raise NotFound(uri) from error
             raise
+        if isinstance(value, v.ReadResourceResult):
+            value = value.contents
         items = value if isinstance(value, list | tuple) and value and all(isinstance(item, _CONTENTS) for item in value) else [value]
         return Reply({"contents": [_content(uri, item, self._mime_type) for item in items]}, self.cache)
 
 
 def _content(uri: str, value: Any, mime_type: str | None) -> Any:
+    if isinstance(value, v.EmbeddedResource):
+        return value.resource
+    if isinstance(value, v.ImageContent | v.AudioContent):
+        return v.ResourceContents(uri=uri, blob=value.data, mime_type=value.mime_type)
     if isinstance(value, _CONTENTS):
         return value
     if isinstance(value, str):

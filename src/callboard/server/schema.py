@@ -5,8 +5,8 @@ One engine per tool: msgspec, unless an annotation needs pydantic; the schema th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
+from typing import Any, Protocol, get_origin
 
 from callboard.errors import RegistrationError
 from callboard.server.annotation import needs_pydantic
@@ -19,6 +19,7 @@ from callboard.server.signature import Parameter, Signature
 
 __all__ = ["ArgumentFaults", "Arguments", "Fault", "Result", "compile_arguments", "compile_raw_schema", "compile_return"]
 
+_STREAMS = {AsyncGenerator, AsyncIterable, AsyncIterator, Iterator}
 _INSTALL = "pydantic is not installed: pip install 'callboard[pydantic]'"
 
 
@@ -94,6 +95,8 @@ def compile_return(annotation: Any, fallback: Callable[[Any], Any], *, label: st
         RegistrationError: Neither engine takes the type.
     """
     reason = "it needs pydantic"
+    if get_origin(annotation) in _STREAMS:
+        raise RegistrationError(f"{label}: it returns {_shown(annotation)}, but a call gives one value; return a list.")
     if not needs_pydantic(annotation):
         try:
             return MsgspecResult(annotation, fallback)

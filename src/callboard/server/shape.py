@@ -8,17 +8,22 @@
 | none, `Any`, unions with content blocks | as the value's own type asks | the former only |
 | `bytes` | refused when registered | |
 | anything else | one text block with the JSON | both |
+
+A `Fail` may be returned instead of raised; in the annotation it counts as nothing, like `NoReturn`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, get_args, get_origin
+import inspect
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias, Union, get_args, get_origin
 
 import msgspec
+import typing_extensions
 
-from callboard.errors import CallboardError, RegistrationError, ToolError
+from callboard.core.outcome import Reply
+from callboard.errors import CallboardError, Fail, RegistrationError, ToolError
 from callboard.server.arguments import Misfit
 from callboard.server.faults import show_path
 from callboard.server.raw_schema import RawResult
@@ -31,12 +36,14 @@ __all__ = ["ResultError", "Shape", "ToolResult", "compile_result", "encode_value
 Block = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
+_NOTHING: tuple[Any, ...] = (Fail, NoReturn, typing_extensions.Never)
 _BYTES = (bytes, bytearray, memoryview)
+_REFUSED = (*_BYTES, Reply)
 _BYTES_WAY_OUT = "bytes have no place in a result; return image(), audio() or embed() from callboard.types"
 
 
 class ResultError(CallboardError):
-    """What a tool returned can't be sent. It is the author's to mend; the text has no values in it."""
+    """What a tool returned can't be sent. It is the author's to mend; the text names the function and has no values in it."""
 
 
 ToolResult: TypeAlias = tuple[list[Block], msgspec.Raw | None]
@@ -52,8 +59,8 @@ class Shape:
 
     Attributes:
         output_schema: As given; None where the tool has none.
-        shape: Takes what the function returned and gives a `ToolResult`. It raises `ResultError` for what can't be sent, and
-            `ToolError` for a `CallToolResult` that is one.
+        shape: Takes what the function returned and gives a `ToolResult`. It raises `ResultError` for what can't be sent,
+            `ToolError` for a `CallToolResult` that is one, and a `Fail` that was returned.
     """
 
     __slots__ = ("output_schema", "shape")
@@ -76,16 +83,17 @@ def compile_result(annotation: Any, *, raw_output_schema: dict[str, Any] | None 
     """
     if raw_output_schema is not None:
         raw = RawResult(raw_output_schema, encode_value, label)
-        return Shape(raw.schema, _structured(raw))
+        return Shape(raw.schema, _structured(raw, label))
+    annotation = _without_failures(annotation)
     kinds = members(annotation)
     if any(kind is byte for kind in kinds for byte in _BYTES):
         raise RegistrationError(f"{label}: {_BYTES_WAY_OUT}.")
     if annotation is str:
-        return Shape(None, _shape_text)
+        return Shape(None, _open(_shape_text, label))
     if any(_is_open(kind) for kind in kinds) or all(kind is str or kind is type(None) or kind is None for kind in kinds):
-        return Shape(None, _shape_value)
+        return Shape(None, _open(_shape_value, label))
     result = compile_return(annotation, _encode_foreign, label=label)
-    return Shape(result.schema, _structured(result))
+    return Shape(result.schema, _structured(result, label))
 
 
 def encode_value(value: Any) -> bytes:
@@ -95,6 +103,14 @@ def encode_value(value: Any) -> bytes:
         ResultError: It has no JSON form.
     """
     return _guarded(value, _encode_dumped if hasattr(type(value), "__pydantic_serializer__") else _encode_any, nullable=True)
+
+
+def _without_failures(annotation: Any) -> Any:
+    kinds = members(annotation)
+    rest = tuple(kind for kind in kinds if kind not in _NOTHING) if any(kind is none for kind in kinds for none in _NOTHING) else kinds
+    if len(rest) == len(kinds):
+        return annotation
+    return Union[rest] if rest else None  # noqa: UP007 computed members
 
 
 def _is_open(kind: Any) -> bool:
@@ -108,6 +124,25 @@ def _is_open(kind: Any) -> bool:
         return False
     args = get_args(kind)
     return any(_is_open(member) for arg in args for member in members(arg)) or (not args and origin in {list, tuple, Sequence})
+
+
+def _open(shape: Callable[[Any], ToolResult], label: str) -> Callable[[Any], ToolResult]:
+    """For what may be a text: which needs no second call."""
+
+    def shape_open(value: Any) -> ToolResult:
+        if type(value) is str and value.isascii():
+            return [TextContent(text=value)], None
+        try:
+            return shape(value)
+        except ResultError as error:
+            raise _named(error, value, label) from error.__cause__
+
+    return shape_open
+
+
+def _named(error: ResultError, value: Any, label: str) -> Exception:
+    """What to raise instead: the error with the name of the function, or the failure that was returned."""
+    return value if isinstance(value, Fail) else ResultError(f"{label}: {error}")
 
 
 def _shape_text(value: Any) -> ToolResult:
@@ -129,20 +164,23 @@ def _shape_value(value: Any) -> ToolResult:
         return [value], None
     if isinstance(value, list | tuple) and isinstance(next((item for item in value if not isinstance(item, str)), None), _BLOCKS):
         return [_block(item) for item in value], None
-    if isinstance(value, _BYTES):
-        raise ResultError(_BYTES_WAY_OUT)
+    if isinstance(value, _REFUSED):
+        raise ResultError(_BYTES_WAY_OUT if isinstance(value, _BYTES) else "a tool returns its value as it is, without Reply")
     if isinstance(value, CallToolResult):
         return _shape_result(value, encode_value, required=False)
     return _shape_data(encode_value(value))
 
 
-def _structured(result: Result) -> Callable[[Any], ToolResult]:
+def _structured(result: Result, label: str) -> Callable[[Any], ToolResult]:
     encode, nullable = result.encode, result.nullable
 
     def shape(value: Any) -> ToolResult:
-        if isinstance(value, CallToolResult):
-            return _shape_result(value, functools.partial(_guarded, encode=encode, nullable=nullable), required=True)
-        return _shape_data(_guarded(value, encode, nullable=nullable))
+        try:
+            if isinstance(value, CallToolResult):
+                return _shape_result(value, functools.partial(_guarded, encode=encode, nullable=nullable), required=True)
+            return _shape_data(_guarded(value, encode, nullable=nullable))
+        except ResultError as error:
+            raise _named(error, value, label) from error.__cause__
 
     return shape
 
@@ -157,8 +195,8 @@ def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, requ
     structured = value.structured_content
     if value.is_error is True:
         raise ToolError(value.content, structured=None if structured is msgspec.UNSET else structured)
-    if value.meta is not msgspec.UNSET:
-        raise ResultError("a returned CallToolResult can't carry _meta")
+    if value.meta is not msgspec.UNSET and not all(key.startswith("io.modelcontextprotocol/") for key in value.meta):
+        raise ResultError("a returned CallToolResult can't carry _meta of its own; leave meta= away")  # the protocol's own is written anew
     if structured is msgspec.UNSET:
         if required:
             raise ResultError("the tool has an output schema, so its CallToolResult needs structured_content (TL-08)")
@@ -186,30 +224,41 @@ def _guarded(value: Any, encode: Callable[[Any], bytes], *, nullable: bool) -> b
     """Encode, and refuse in our words what can't be sent (SA07)."""
     try:
         data = encode(value)
-    except Exception as error:
-        raise ResultError(_reason(value, error)) from error
-    if nullable and data.rfind(b"null") >= 0:  # what msgspec and pydantic make of NaN and infinity
-        for path, number in _numbers((), value):
-            if number - number != 0:
-                raise ResultError(f"{show_path(path) or 'the value'} is {number}, which has no JSON form; return None")
+    except Exception as error:  # noqa: BLE001 it is the author's code that is called
+        reason = _reason(value, error)
+        # where the reason says it all, a traceback through our own code only hides it
+        raise ResultError(reason or f"{_CANT.format(value)} ({type(error).__name__})") from (None if reason else error)
+    if nullable and data.rfind(b"null") >= 0 and (reason := _not_finite(value)):  # what msgspec and pydantic make of NaN and infinity
+        raise ResultError(reason)
     return data
 
 
-def _reason(value: Any, error: Exception) -> str:
-    """Why a value can't be sent, without any of it: messages of the engines may repeat it."""
+_CANT = "{0.__class__.__name__} can't be encoded as JSON"
+
+
+def _reason(value: Any, error: Exception) -> str | None:
+    """Why a value can't be sent, without any of it: messages of the engines may repeat it. None for errors of the author's own code."""
     if isinstance(error, Misfit):
-        return f"it does not fit its type: {error}"
+        return _not_finite(value) or f"it does not fit its type: {error}"
     if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error):
         return "a text in it has half of a surrogate pair; decode with errors='replace'"
     if isinstance(error, RecursionError):
         return "it contains itself, or nests too deeply"
-    text = str(error)
-    shown = text if text.startswith(("Encoding objects of type", "Exceeds the limit")) else type(error).__name__
-    return f"{type(value).__name__} can't be encoded as JSON ({shown})"
+    if isinstance(error, _Foreign) or str(error).startswith("Exceeds the limit"):
+        return f"{_CANT.format(value)} ({error})"
+    return None
+
+
+def _not_finite(value: Any) -> str | None:
+    try:
+        found = next(((path, number) for path, number in _numbers((), value) if number - number != 0), None)
+    except RecursionError:
+        return None
+    return f"{show_path(found[0]) or 'the value'} is {found[1]}, which has no JSON form; return None" if found else None
 
 
 def _numbers(path: tuple[str | int, ...], value: Any) -> Iterator[tuple[tuple[str | int, ...], float]]:
-    """Every float in a value that has been encoded, so that it has an end."""
+    """Every float in a value."""
     if isinstance(value, float):
         yield path, value
     elif isinstance(value, Mapping):
@@ -220,7 +269,7 @@ def _numbers(path: tuple[str | int, ...], value: Any) -> Iterator[tuple[tuple[st
             yield from _numbers((*path, at), inner)
     else:
         for name in _field_names(value):
-            yield from _numbers((*path, name), getattr(value, name))
+            yield from _numbers((*path, name), getattr(value, name, None))
 
 
 def _field_names(value: Any) -> list[str]:
@@ -234,11 +283,28 @@ def _field_names(value: Any) -> list[str]:
     return list(names)
 
 
+class _Foreign(TypeError):  # noqa: N818 its text becomes part of a ResultError's
+    """A value has no JSON form."""
+
+    def __init__(self, value: Any) -> None:
+        kind = type(value).__name__
+        if value is None or isinstance(value, bool | list | tuple | dict | set | frozenset | msgspec.Struct):  # elsewhere they are encoded
+            super().__init__(f"a key of a dict is {kind}; make it a str")
+        elif inspect.isawaitable(value):
+            super().__init__(f"{kind} is no value yet; await it, or make the function async")
+        elif isinstance(value, AsyncIterable):
+            super().__init__(f"{kind} is no value yet; return [item async for item in ...]")
+        elif isinstance(value, Iterable):
+            super().__init__(f"objects of type {kind} have no JSON form; return list(...)")
+        else:
+            super().__init__(f"objects of type {kind} have no JSON form")
+
+
 def _encode_foreign(value: Any) -> Any:
     """Encode what msgspec can't: pydantic models inside other values."""
     serializer = getattr(type(value), "__pydantic_serializer__", None)
     if serializer is None:
-        raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+        raise _Foreign(value)
     return serializer.to_python(value, mode="json", by_alias=True, warnings="error")
 
 

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Mapping
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -92,7 +92,8 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
             place, parameter and way out.
     """
     plain, bound = _unwrap(fn)
-    name = str(getattr(fn, "__name__", None) or getattr(plain, "__name__", type(fn).__name__))
+    target = _opened(fn)
+    name = str(getattr(target, "__name__", type(target).__name__))
     label = _label(name, plain)
     try:
         signature = inspect.signature(fn)
@@ -100,7 +101,7 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
         raise RegistrationError(f"{label}: its signature can't be read ({error}); wrap it in a function with annotations.") from None
     if not may_yield and (inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)):
         raise RegistrationError(f"{label}: it yields, but a call gives one value; return it (use `ctx.progress` for news on the way).")
-    doc = parse(inspect.getdoc(plain))
+    doc = parse(_doc(target, plain))
     scope = _Scope(label, plain)
     parameters: list[Parameter] = []
     injections: dict[str, Hashable] = {}
@@ -109,7 +110,7 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
             continue
         _check_kind(label, parameter, first=at == 0, plain=plain)
         annotation = Any if parameter.annotation is EMPTY else scope.resolve(parameter.annotation, f"parameter {parameter.name!r}")
-        key = injected(plain_type(annotation), parameter.default) if injected else None
+        key = _injection(label, parameter, annotation, injected) if injected else None
         if key is not None:
             injections[parameter.name] = key
             continue
@@ -122,6 +123,26 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
     return Signature(
         name, label, doc, tuple(parameters), injections, returns, is_async, _by_keyword(fn, plain, signature, is_async=is_async)
     )
+
+
+def _injection(label: str, parameter: inspect.Parameter, annotation: Any, injected: Injected) -> Hashable | None:
+    """What a parameter is injected with, as its default or `Annotated` says."""
+    kind = plain_type(annotation)
+    try:
+        return next((key for mark in (parameter.default, *_marks(annotation)) if (key := injected(kind, mark)) is not None), None)
+    except RegistrationError as error:
+        raise RegistrationError(f"{label}: parameter {parameter.name!r}: {error}") from None
+
+
+def _marks(annotation: Any) -> Iterator[Any]:
+    """What stands in the `Annotated`s of an annotation, through aliases and unions."""
+    if isinstance(annotation, _ALIASES):
+        yield from _marks(annotation.__value__)
+    elif get_origin(annotation) is Annotated:
+        yield from annotation.__metadata__
+        yield from _marks(annotation.__origin__)
+    elif get_origin(annotation) in {Union, types.UnionType}:
+        yield from (mark for member in get_args(annotation) for mark in _marks(member))
 
 
 def plain_type(annotation: Any) -> Any:
@@ -162,6 +183,19 @@ def _described(annotation: Any) -> str | None:
             if isinstance(text, str):
                 return text
     return None
+
+
+def _opened(fn: Any) -> Any:
+    """What partials are of."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn
+
+
+def _doc(target: Any, plain: Any) -> str | None:
+    """The docstring; of an object with `__call__` that method's own, else its class's."""
+    own = inspect.isroutine(target) or inspect.isclass(target) or plain.__doc__
+    return inspect.getdoc(plain if own else type(target))
 
 
 def _unwrap(fn: Any) -> tuple[Any, frozenset[str]]:

@@ -1,4 +1,7 @@
-"""Arguments that arrive as strings (prompt arguments, variables of a resource template) to the types that a function declares."""
+"""Arguments that arrive as strings (prompt arguments, variables of a resource template) to the types that a function declares.
+
+What no plain text gives, a list or an object, is read as JSON.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,11 @@ from typing import Any
 import msgspec
 
 from callboard.errors import Fail, Reason, RegistrationError
-from callboard.server.signature import Signature
+from callboard.server.annotation import compile_filler, open_alias, rebuild
+from callboard.server.arguments import Unsupported
+from callboard.server.faults import describe, read_message, show_path
+from callboard.server.json_schema import Generator
+from callboard.server.signature import Parameter, Signature
 
 __all__ = ["StringArguments"]
 
@@ -24,23 +31,14 @@ class StringArguments:
         RegistrationError: A parameter's type can't be read from a string.
     """
 
-    __slots__ = ("_known", "_required", "_strict", "_typed")
+    __slots__ = ("_fill", "_known", "_required", "_strict", "_typed")
 
     def __init__(self, signature: Signature, *, strict: bool) -> None:
-        self._typed: dict[str, Any] = {}
+        self._typed = {parameter.name: _Typed(parameter, signature.label) for parameter in signature.parameters if not _is_text(parameter)}
+        self._fill = compile_filler(parameter.annotation for parameter in signature.parameters)
         self._known = frozenset(parameter.name for parameter in signature.parameters)
         self._required = tuple(parameter.name for parameter in signature.parameters if parameter.required)
         self._strict = strict
-        for parameter in signature.parameters:
-            if parameter.annotation in {str, Any}:
-                continue
-            try:
-                msgspec.json.schema(parameter.annotation)
-            except (TypeError, NameError) as error:
-                raise RegistrationError(
-                    f"{signature.label}: parameter {parameter.name!r} can't be read from a string ({error}); take a str, or a type that msgspec reads."
-                ) from None
-            self._typed[parameter.name] = parameter.annotation
 
     def bind(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Turn the values into keyword arguments.
@@ -60,15 +58,53 @@ class StringArguments:
                 kwargs[name] = value
                 continue
             try:
-                kwargs[name] = msgspec.convert(value, typed, strict=False)
-            except msgspec.ValidationError as error:
-                faults.append(f"{name}: {_expectation(error)}")
+                kwargs[name] = typed.read(value)
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                faults.append(f"{name}: {typed.expectation(error)}")
         if faults:
-            raise Fail(Reason.INVALID_PARAMS, "Arguments: " + "; ".join(faults) + ".")
+            raise Fail(Reason.INVALID_PARAMS, "; ".join(faults) + ".")
+        if self._fill:
+            self._fill(kwargs.values())
         return kwargs
 
 
-def _expectation(error: msgspec.ValidationError) -> str:
-    """What was expected; msgspec may quote an enum's rejected value, which is the client's own text and must not be echoed."""
-    text = str(error)
-    return text if text.startswith("Expected") else "not one of the allowed values"
+def _is_text(parameter: Parameter) -> bool:
+    return parameter.annotation is str or parameter.annotation is Any
+
+
+class _Typed:
+    """A parameter that is more than a text."""
+
+    __slots__ = ("_expected", "_kind")
+
+    def __init__(self, parameter: Parameter, label: str) -> None:
+        self._kind = rebuild(parameter.annotation, open_alias)
+        generator = Generator(output=False)
+        try:
+            schema = generator.read(self._kind)
+        except (TypeError, NameError, Unsupported) as error:
+            reason = error.reason if isinstance(error, Unsupported) else error
+            raise RegistrationError(
+                f"{label}: parameter {parameter.name!r} can't be read from a string ({reason}); take a str, or a type that msgspec reads."
+            ) from None
+        self._expected = describe(schema, {"$defs": generator.defs})
+
+    def read(self, value: Any) -> Any:
+        """Read a value: a string, or a list of strings where a template makes one."""
+        try:
+            return msgspec.convert(value, self._kind, strict=False)
+        except msgspec.ValidationError:
+            if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{"}:
+                raise
+        return msgspec.json.decode(value, type=self._kind)
+
+    def expectation(self, error: Exception) -> str:
+        """Say what was expected, without the value, which the engine's message may repeat."""
+        if isinstance(error, msgspec.ValidationError):
+            path, text, of_msgspec = read_message(error)
+            if not of_msgspec:
+                return text
+            if path:
+                return f"at {show_path(path)}: {text}"
+        as_json = " in JSON" if self._expected.startswith(("an array", "an object")) else ""
+        return f"must be {self._expected}{as_json}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-__all__ = ["children", "locate", "resolve", "walk"]
+__all__ = ["children", "field_schema", "item_schema", "locate", "resolve", "walk"]
 
 Path = tuple[str | int, ...]
 
@@ -48,6 +48,18 @@ def walk(schema: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
         path, node = waiting.pop()
         yield path, node
         waiting += [((*path, *step), inner) for step, inner in children(node)]
+
+
+def field_schema(schema: dict[str, Any], name: str) -> Any:
+    """What a schema says of a field; patterns of names aside. None for nothing."""
+    properties = schema.get("properties")
+    return properties[name] if isinstance(properties, dict) and name in properties else schema.get("additionalProperties")
+
+
+def item_schema(schema: dict[str, Any], at: int) -> Any:
+    """What a schema says of an item. None for nothing."""
+    prefix = schema.get("prefixItems", ())
+    return prefix[at] if at < len(prefix) else schema.get("items")
 
 
 def locate(root: Any, path: Iterable[str | int]) -> Any:

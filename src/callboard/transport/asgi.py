@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from callboard.core.era import classify
@@ -15,11 +16,14 @@ from callboard.transport.security import HttpRules, accepted_types, check, check
 from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream
 from callboard.wire.jsonrpc import Malformed, Message, RawNotification, RawRequest, decode
 
-__all__ = ["App"]
+__all__ = ["LINGER_BYTES", "App"]
 
 _log = logging.getLogger("callboard")
 # Distinct callers and Accept headers whose verdict is remembered; a client that makes up new ones costs no more than these.
 _REMEMBERED = 256
+# How much more of a body that is refused for its size is read and thrown away, and for how long.
+LINGER_BYTES = 16 * 1024 * 1024
+LINGER_SECONDS = 2.0
 _ALLOW = (b"allow", b"POST")
 _CLOSE = (b"connection", b"close")
 _CORS_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
@@ -57,7 +61,7 @@ class App:
     ) -> None:
         self.endpoint = endpoint
         self.rules = rules
-        self._path = "/" + path.strip("/")
+        self.path = "/" + path.strip("/")
         self._pulse = Pulse(keep_alive)
         self._json_only = json_only
         self._cors = cors
@@ -77,7 +81,10 @@ class App:
         if len(headers) != len(scope["headers"]):
             headers[b"accept"] = b",".join(value for name, value in scope["headers"] if name == b"accept") or b"*/*"
         if (fail := self._check(scope, headers)) is not None:
-            await self._refuse(send, fail, _closing(scope) if fail.reason is Reason.BODY_TOO_LARGE else [])
+            if fail.reason is Reason.BODY_TOO_LARGE:
+                await _refuse_and_linger(scope, receive, send, fail, [])
+            else:
+                await self._refuse(send, fail, [])
             return
         extra: _Headers = []
         if self._cors and (origin := headers.get(b"origin")) is not None and origin.decode("latin-1").lower() in self.rules.origins:
@@ -102,11 +109,8 @@ class App:
         if received.get("more_body") or (body and len(body) > self.rules.max_body):
             body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
         if body is None:
-            await self._refuse(
-                send,
-                Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body)."),
-                [*extra, *_closing(scope)],
-            )
+            fail = Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body).")
+            await _refuse_and_linger(scope, receive, send, fail, extra)
             return
         message = decode(body)
         if not isinstance(message, RawRequest):
@@ -181,19 +185,19 @@ class App:
             fail = self._callers[caller]
         except KeyError:
             fail = _remember(self._callers, caller, check_caller(self.rules, *caller))
-        if fail is None and scope["path"] != self._path:
+        if fail is None and scope["path"] != self.path:
             fail = self._locate(scope)
         return fail or check(self.rules, scope, headers)
 
     def _locate(self, scope: Scope) -> Fail | None:
         """Whether the request is for this endpoint; see the class."""
         path, root = scope["path"], scope.get("root_path", "")
-        if path.rstrip("/") == self._path or scope.get("endpoint") is self:
+        if path.rstrip("/") == self.path or scope.get("endpoint") is self:
             return None
         inner = path[len(root) :] if root and path.startswith(root) else path
-        if inner.rstrip("/") in {self._path, "" if root else self._path}:
+        if inner.rstrip("/") in {self.path, "" if root else self.path}:
             return None
-        return Fail(Reason.PATH, f"There is no MCP endpoint at this path; it is at {self._path}.")
+        return Fail(Reason.PATH, f"There is no MCP endpoint at this path; it is at {self.path}.")
 
     async def _refuse(self, send: Send, fail: Fail, extra: _Headers) -> None:
         status, answer = render_fail(None, fail)
@@ -224,6 +228,22 @@ async def _read_rest(body: bytes, receive: Receive, limit: int, *, more: bool) -
         size += len(part)
         more = received.get("more_body", False)
     return None if size > limit else b"".join(parts)
+
+
+async def _refuse_and_linger(scope: Scope, receive: Receive, send: Send, fail: Fail, extra: _Headers) -> None:
+    """Refuse a body that is still coming: closing at once would reset the connection before a client that writes has read why."""
+    status, answer = render_fail(None, fail)
+    headers = [*extra, *_closing(scope), (b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer, "more_body": True})
+    left, more = LINGER_BYTES, True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_SECONDS):
+            while more and left > 0:
+                received = await receive()
+                left -= len(received.get("body", b""))
+                more = received["type"] == "http.request" and received.get("more_body", False)
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def _send_answer(send: Send, status: int, body: bytes, extra: _Headers) -> None:

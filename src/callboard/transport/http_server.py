@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import logging
 import socket
 from collections.abc import Iterable
 from types import FrameType
@@ -105,6 +106,13 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             super().connection_made(OneWrite(transport, self.loop))
 
     class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            for listening in self.servers[:1]:
+                # The address that a client needs; uvicorn's own line leaves the path out.
+                address = f"http://{host if ':' not in host else f'[{host}]'}:{listening.sockets[0].getsockname()[1]}{app.path}"
+                logging.getLogger("uvicorn.error").info("%s serves MCP at %s", app.endpoint.server.name, address)
+
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
             # uvicorn's own raises the signal again afterwards; being told to stop is no failure (A40). A second signal does not wait.
             self.force_exit = self.should_exit

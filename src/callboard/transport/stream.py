@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from contextlib import suppress
 from functools import partial
 from types import coroutine
 from typing import Any, TypeAlias
@@ -140,8 +141,9 @@ class Stream:
             else:
                 self._suspended()
                 await _resume(answer, waiting)
-            if self._gone and self._given_up():
-                return  # the work went on after it was cancelled; nobody waits for what came of it
+            if self._given_up():
+                await self._say_gone()  # the work went on after it was cancelled; nobody waits for what came of it
+                return
             if self._writer is not None:
                 await self._writer
             while (write := exchange.take()) is not None:
@@ -151,6 +153,7 @@ class Stream:
         except asyncio.CancelledError:
             if not self._given_up():
                 raise
+            await self._say_gone()
         finally:
             self._end()
 
@@ -234,6 +237,13 @@ class Stream:
         if self._gone and self._task is not None:
             self._task.uncancel()
         return self._gone
+
+    async def _say_gone(self) -> None:
+        """Begin an answer that nobody reads: middleware in front may insist on one."""
+        if not self.exchange.begun:
+            with suppress(Exception):
+                await self._send({"type": "http.response.start", "status": 499, "headers": [(b"content-length", b"0")]})
+                await self._send({"type": "http.response.body", "body": b""})
 
     def _end(self) -> None:
         exchange = self.exchange

@@ -125,10 +125,17 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _diagnose(body, error, max_depth)
     if _may_nest(body, max_depth) and _depth(body) > max_depth:
-        return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
+        return _refuse(envelope, Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
     if len(body) != _compact_size(envelope) and (duplicate := _repeated_key(body, envelope)):
-        return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.'))
+        fail = Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.')
+        return Malformed(fail) if duplicate == "id" else _refuse(envelope, fail)
     return _classify(envelope)
+
+
+def _refuse(envelope: _Envelope, fail: Fail) -> Malformed:
+    """JR-08, JR-09: with the id, which could be read."""
+    known = None if envelope.id is msgspec.UNSET else envelope.id
+    return Malformed(fail, known, answerable=known is not None or envelope.method is msgspec.UNSET)
 
 
 def _compact_size(envelope: _Envelope) -> int:
@@ -172,21 +179,22 @@ def _may_repeat(body: bytes) -> bool:
 
 def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse | Malformed:
     method, params = envelope.method, envelope.params
-    request_id = envelope.id
+    result, error = envelope.result, envelope.error
     if method is not msgspec.UNSET:
+        if result is not msgspec.UNSET or error is not msgspec.UNSET:
+            return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "The message is a request and a response at once."))
         given = None if params is msgspec.UNSET else params
         if given is not None and memoryview(given)[0] != _BRACE:
-            known = None if request_id is msgspec.UNSET else request_id
-            return Malformed(Fail(Reason.INVALID_REQUEST, "params must be an object."), known)
-        if request_id is msgspec.UNSET:
+            return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "params must be an object."))
+        if envelope.id is msgspec.UNSET:
             return RawNotification(method, given)
-        return RawRequest(request_id, method, given)
-    answer_id = None if request_id is msgspec.UNSET else request_id
-    if envelope.result is not msgspec.UNSET and envelope.error is msgspec.UNSET:
-        return RawResponse(answer_id, result=envelope.result)
-    if envelope.error is not msgspec.UNSET and envelope.result is msgspec.UNSET:
-        return RawResponse(answer_id, error=envelope.error)
-    return Malformed(Fail(Reason.INVALID_REQUEST, "The message has no method."), answer_id)
+        return RawRequest(envelope.id, method, given)
+    answer_id = None if envelope.id is msgspec.UNSET else envelope.id
+    if result is not msgspec.UNSET and error is msgspec.UNSET:
+        return RawResponse(answer_id, result=result)
+    if error is not msgspec.UNSET and result is msgspec.UNSET:
+        return RawResponse(answer_id, error=error)
+    return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "The message has no method."))
 
 
 def _may_nest(body: bytes, max_depth: int) -> bool:

@@ -105,7 +105,7 @@ def test_the_decorator_gives_the_function_back() -> None:
     assert server.tool(name="b")(tool) is tool
     assert server.prompt(tool) is tool
     assert server.resource("a://b")(tool) is tool
-    assert server.complete("tool", "x")(lambda value: [value]) is not None
+    assert server.complete("later", "x")(lambda value: [value]) is not None
 
 
 class Crane:

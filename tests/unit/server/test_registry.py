@@ -189,7 +189,7 @@ def test_every_change_is_told() -> None:
     registry.add(Prompt(nothing))
     registry.add(Resource(nothing, "a://b"))
     registry.add(Template(echo, "a://{text}"))
-    registry.add(Completer(lambda value: [value], "nothing", "x"))
+    registry.add(Completer(lambda value: [value], "a://{text}", "text"))
     registry.remove("tools", "a")
     registry.remove("templates", "a://{text}")
     assert told == ["tools", "prompts", "resources", "resources", "tools", "resources"]

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, Optional, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Optional, TypedDict, TypeVar
 
 import attrs
 import jsonschema_rs
@@ -20,6 +20,9 @@ import typing_extensions
 from one_parameter import compiled, faults
 
 from callboard.server.msgspec_schema import MsgspecArguments
+from callboard.server.schema import compile_arguments
+from callboard.server.shape import compile_result
+from callboard.server.signature import read
 
 T = TypeVar("T")
 
@@ -350,3 +353,99 @@ if sys.version_info >= (3, 12):
         exec_globals: dict[str, Any] = {}
         exec("type Ids = list[int]", exec_globals)
         assert compiled(exec_globals["Ids"]).bind(b'{"x":[1]}') == {"x": [1]}
+
+
+@dataclass(frozen=True)
+class Base:
+    a: int | None = None
+    b: str = "x"
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Derived(Base):
+    __hash__ = None  # type: ignore[assignment] # it is not frozen
+
+
+@dataclass(slots=True)
+class Slotted:
+    a: int = 1
+
+
+@dataclass
+class Mixed(Slotted):
+    b: int = 2
+
+
+class Holder(msgspec.Struct):
+    base: Base
+    more: dict[str, list[Base | None]] = {}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "whole"),
+    [
+        (Base, {}, {"a": None, "b": "x", "tags": []}),
+        (Base, {"tags": ["t"], "b": "y"}, {"a": None, "b": "y", "tags": ["t"]}),
+        (Slotted, {}, {"a": 1}),
+        (Mixed, {}, {"a": 1, "b": 2}),
+        (list[Base], [{}], [{"a": None, "b": "x", "tags": []}]),
+        (tuple[Base, int], [{}, 1], [{"a": None, "b": "x", "tags": []}, 1]),
+        (Base | None, {}, {"a": None, "b": "x", "tags": []}),
+        (
+            Holder,
+            {"base": {}, "more": {"k": [{}, None]}},
+            {"base": {"a": None, "b": "x", "tags": []}, "more": {"k": [{"a": None, "b": "x", "tags": []}, None]}},
+        ),
+    ],
+    ids=str,
+)
+def test_what_arrives_can_be_returned_whole(annotation: Any, value: Any, whole: Any) -> None:
+    """M2: msgspec leaves defaults to the class, where `vars()` and its own encoder don't see them."""
+    got = compiled(annotation).bind(msgspec.json.encode({"x": value}))["x"]
+    assert msgspec.json.encode(got) == msgspec.json.encode(whole)
+
+
+def test_defaults_stand_in_the_dict_of_a_dataclass() -> None:
+    """M2: a second look fills them, too."""
+
+    def f(x: Base, n: int = 0) -> None: ...
+
+    arguments = compile_arguments(read(f))
+    assert list(vars(arguments.bind(b'{"x":{"tags":[]},"n":1.0}')["x"])) == ["a", "b", "tags"]
+
+
+class Ordered(TypedDict):
+    zeta: str
+    alpha: NotRequired[Literal["y", 2, None, "x"]]
+
+
+def test_the_authors_order_is_kept() -> None:
+    """M5, M12."""
+    assert compiled(Literal["a", 2, None]).input_schema["properties"]["x"] == {"enum": ["a", 2, None]}
+    schema = compiled(list[Ordered]).input_schema
+    assert list(schema["$defs"]["Ordered"]["properties"]) == ["zeta", "alpha"]
+    assert schema["$defs"]["Ordered"]["properties"]["alpha"] == {"enum": ["y", 2, None, "x"]}
+    assert compile_result(Literal["b", "a"]).output_schema == {"type": "string", "enum": ["b", "a"]}
+
+
+@dataclass
+class Wrong:
+    count: int = "none"  # type: ignore[assignment] # the case
+    size: int = 1
+
+
+def test_defaults_that_do_not_fit_are_not_advertised() -> None:
+    """M6: a sentinel outside of what is asked of clients is a good default."""
+
+    def f(x: Wrong, y: int = "abc", z: Annotated[int, msgspec.Meta(ge=1)] = -1, ok: Annotated[int, msgspec.Meta(ge=1)] = 1) -> None: ...  # type: ignore[assignment]
+
+    arguments = compile_arguments(read(f))
+    assert [node.get("default") for node in arguments.input_schema["properties"].values()] == [None, None, None, 1]
+    assert [node.get("default") for node in arguments.input_schema["$defs"]["Wrong"]["properties"].values()] == [None, 1]
+    assert arguments.bind(b'{"x":{}}') == {"x": Wrong(), "y": "abc", "z": -1, "ok": 1}
+
+
+def test_a_pattern_that_only_python_reads() -> None:
+    """Judged by the engine alone, with its words."""
+    assert faults(compiled(Annotated[str, msgspec.Meta(pattern="^a(?#c)$")]), {"x": "b"}) == [("x", "must be a string matching ^a(?#c)$")]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import json
+import traceback
 import typing
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict, Union
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Optional, TypedDict, Union
 
 import attrs
 import jsonschema_rs
@@ -18,7 +19,8 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field, computed_field
 
-from callboard.errors import RegistrationError, ToolError
+from callboard.core.outcome import Reply
+from callboard.errors import Fail, RegistrationError, ToolError
 from callboard.server.shape import ResultError, Shape, compile_result, encode_value
 from callboard.server.signature import EMPTY
 from callboard.types import AudioContent, CallToolResult, Content, ImageContent, TextContent, audio, embed, image, link, text
@@ -56,6 +58,16 @@ class Pair:
 
 class Opaque:
     """It has no JSON form."""
+
+
+class Later:
+    def __await__(self) -> Iterator[None]:
+        yield
+
+
+class Stream:
+    def __aiter__(self) -> AsyncIterator[int]:
+        raise NotImplementedError
 
 
 class Color(enum.StrEnum):
@@ -233,10 +245,10 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (dict, {"a": "\ud800"}, "a text in it has half of a surrogate pair"),
     (dict, {"\ud800": 1}, "a text in it has half of a surrogate pair"),
     (Day, Day("\ud800"), "a text in it has half of a surrogate pair"),
-    (float, NAN, "the value: expected `float`, got `null`"),
+    (float, NAN, "the value is nan, which has no JSON form; return None"),
     (float | None, NAN, "the value is nan, which has no JSON form"),
     (Day, Day("a", INF), "high is inf"),
-    (Node, Node(1, [Node(NAN)]), r"children\[0\].value: expected `float`, got `null`"),
+    (Node, Node(1, [Node(NAN)]), r"children\[0\].value is nan"),
     (dict, {"a": [1, {"b": -INF}]}, r"a\[1\].b is -inf"),
     (EMPTY, {"a": NAN, "b": None}, "a is nan"),
     (EMPTY, [Pair(NAN)], r"\[0\].left is nan"),
@@ -244,9 +256,16 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (EMPTY, {"a": Model.model_construct(inner=NAN)}, r"a.inner is nan"),
     (EMPTY, cyclic, "it contains itself, or nests too deeply"),
     (list, cyclic, "it contains itself, or nests too deeply"),
-    (EMPTY, object(), r"object can't be encoded as JSON \(Encoding objects of type object is unsupported\)"),
-    (EMPTY, {"a": object()}, r"dict can't be encoded as JSON \(Encoding objects of type object is unsupported\)"),
-    (EMPTY, {(1, 2): 1}, r"dict can't be encoded as JSON \(Encoding objects of type tuple is unsupported\)"),
+    (EMPTY, object(), r"object can't be encoded as JSON \(objects of type object have no JSON form\)"),
+    (EMPTY, {"a": object()}, r"dict can't be encoded as JSON \(objects of type object have no JSON form\)"),
+    (EMPTY, {(1, 2): 1}, r"dict can't be encoded as JSON \(a key of a dict is tuple; make it a str\)"),
+    (dict, {"a": {None: 1}}, r"a key of a dict is NoneType; make it a str"),
+    (EMPTY, range(3), r"objects of type range have no JSON form; return list\(...\)"),
+    (list[int], {"a": 1}.values(), r"objects of type dict_values have no JSON form; return list\(...\)"),
+    (EMPTY, (number for number in [1]), r"objects of type generator have no JSON form; return list\(...\)"),
+    (EMPTY, Later(), "Later is no value yet; await it, or make the function async"),
+    (EMPTY, {"a": Stream()}, r"Stream is no value yet; return \[item async for item in ...\]"),
+    (EMPTY, Reply({}), "a tool returns its value as it is, without Reply"),
     (EMPTY, 10**5000, r"int can't be encoded as JSON \(Exceeds the limit"),
     (dict, b"raw", "does not fit its type"),
     (int, "secret", "the value: expected `int`, got `str`"),
@@ -261,9 +280,45 @@ REFUSED: list[tuple[Any, Any, str]] = [
 @pytest.mark.parametrize(("annotation", "value", "message"), REFUSED, ids=[row[2] for row in REFUSED])
 def test_what_cannot_be_sent_is_refused_without_its_value(annotation: Any, value: Any, message: str) -> None:
     """SA07, TL-08."""
-    with pytest.raises(ResultError, match=message) as caught:
-        compile_result(annotation).shape(value)
+    with pytest.raises(ResultError, match=rf"^f\(\) at app.py:12: .*{message}") as caught:
+        compile_result(annotation, label="f() at app.py:12").shape(value)
     assert "secret" not in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("Traceback") == 1  # the engines' own say nothing more
+
+
+def test_errors_of_the_author_stay_in_the_traceback() -> None:
+    class Faulty(BaseModel):
+        @computed_field
+        def total(self) -> int:
+            raise ZeroDivisionError
+
+    with pytest.raises(ResultError, match=r"^f\(\): Faulty can't be encoded as JSON \(ZeroDivisionError\)") as caught:
+        compile_result(EMPTY, label="f()").shape(Faulty())
+    assert "in total" in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("annotation", [str, EMPTY, int, Day, str | Fail, Fail, NoReturn, list[Day] | Fail], ids=str)
+def test_a_failure_may_be_returned(annotation: Any) -> None:
+    """M17."""
+    failure = Fail.custom(5, "gone")
+    with pytest.raises(Fail) as caught:
+        compile_result(annotation).shape(failure)
+    assert caught.value is failure
+
+
+def test_failures_in_an_annotation_count_as_nothing() -> None:
+    assert compile_result(list[Day] | Fail).output_schema == compile_result(list[Day]).output_schema
+    assert compile_result(str | Fail).output_schema is None
+    for annotation in (Fail, NoReturn, Fail | None):
+        assert compile_result(annotation).shape(None) == ([], None)
+
+
+@pytest.mark.parametrize("annotation", [AsyncIterator[int], AsyncGenerator[int, None], Iterator[int]], ids=str)
+def test_streams_are_refused_at_registration(annotation: Any) -> None:
+    """M4."""
+    with pytest.raises(RegistrationError, match=r"f\(\): it returns .*Iterator|Generator.* but a call gives one value; return a list"):
+        compile_result(annotation, label="f()")
 
 
 def test_null_beside_finite_numbers_is_fine() -> None:
@@ -298,8 +353,10 @@ def test_a_result_put_together_by_the_author() -> None:
         assert (content, bytes(structured or b"")) == ([text("two days")], b'[{"name":"a","high":null}]')
     with pytest.raises(ResultError, match="does not fit its type"):
         compile_result(int).shape(given)
-    with pytest.raises(ResultError, match="can't carry _meta"):
+    with pytest.raises(ResultError, match="can't carry _meta of its own"):
         compile_result(EMPTY).shape(CallToolResult(content=[], meta={"a": 1}))
+    passed_on = CallToolResult(content=[text("x")], meta={"io.modelcontextprotocol/serverInfo": {"name": "inner"}})
+    assert compile_result(EMPTY).shape(passed_on) == ([text("x")], None)  # M13: what a client of another server got
     assert compile_result(EMPTY).shape(CallToolResult(content=[text("x")])) == ([text("x")], None)
 
 

@@ -324,3 +324,86 @@ def test_refusals_name_function_place_parameter_and_way_out(fn: Callable[..., An
 def test_a_function_without_a_readable_signature_is_refused() -> None:
     with pytest.raises(RegistrationError, match=r"its signature can't be read .* wrap it in a function"):
         read(min)
+
+
+class Greeter:
+    """Greets."""
+
+    def __call__(self, name: str) -> str:
+        return name
+
+
+class Waver(Greeter):
+    def __call__(self, name: str) -> str:
+        """Waves.
+
+        Args:
+            name: To whom.
+        """
+        return name
+
+
+class Silent:
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("fn", "name", "doc"),
+    [
+        (Greeter(), "Greeter", "Greets."),
+        (Waver(), "Waver", "Waves."),
+        (Silent(), "Silent", ""),
+        (functools.partial(Greeter(), name="x"), "Greeter", "Greets."),
+        (Greeter().__call__, "__call__", "Greets."),
+    ],
+    ids=str,
+)
+def test_objects_that_can_be_called_have_the_name_of_their_class(fn: Callable[..., Any], name: str, doc: str) -> None:
+    """M8."""
+    signature = read(fn)
+    assert (signature.name, signature.doc.description) == (name, doc)
+    assert signature.label.startswith(f"{name}() at ")
+
+
+class Mark:
+    """Stands for a `Depends`."""
+
+
+def marked(kind: Any, mark: Any) -> Any:
+    if mark is Mark:
+        raise RegistrationError("write Mark().")
+    return mark if isinstance(mark, Mark) else None
+
+
+MARK = Mark()
+Marked = typing_extensions.TypeAliasType("Marked", Annotated[str, MARK])
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Annotated[str, MARK],
+        Annotated[str | None, "text", MARK],
+        Annotated[str, MARK] | None,
+        Marked,
+        Annotated[Annotated[str, MARK], "text"],
+        Annotated[Marked, "text"],
+    ],
+    ids=str,
+)
+def test_injections_by_annotation(annotation: Any) -> None:
+    """M7: what stands in `Annotated` is asked about like a default; a client must never fill it in."""
+
+    def f(a: int, x: Any) -> None: ...
+
+    f.__annotations__["x"] = annotation
+    signature = read(f, injected=marked)
+    assert signature.injections == {"x": MARK}
+    assert [parameter.name for parameter in signature.parameters] == ["a"]
+
+
+def test_errors_of_injections_name_function_and_parameter() -> None:
+    def f(x: Any = Mark) -> None: ...
+
+    with pytest.raises(RegistrationError, match=r"f\(\) at .*: parameter 'x': write Mark\(\)"):
+        read(f, injected=marked)

@@ -1,6 +1,7 @@
 """Arguments that arrive as strings, to the types that a function declares."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date
 from enum import Enum
 from typing import Any, Literal
@@ -102,3 +103,61 @@ def test_lists_of_a_template_bind_to_lists() -> None:
         return ""
 
     assert compile_strings(wants).bind({"parts": ["a", "b"]}) == {"parts": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"text": "", "number": "five"}, "number: must be an integer."),
+        ({"text": "", "flag": "maybe"}, "flag: must be true or false."),
+        ({"text": "", "day": "tomorrow"}, "day: must be a date like 2026-01-31 or null."),
+        ({"number": "5", "extra": "1"}, "text: required, missing; extra: unknown argument."),
+    ],
+)
+def test_faults_in_the_words_of_tools(values: dict[str, str], text: str) -> None:
+    """M12, M14."""
+    with pytest.raises(Fail) as caught:
+        compile_strings(sample).bind(values)
+    assert caught.value.text == text
+
+
+def test_choices_are_told() -> None:
+    """M14."""
+    with pytest.raises(Fail) as caught:
+        compile_strings(choice).bind({"colour": "hunter2", "size": "hunter3"})
+    assert caught.value.text == 'colour: must be "red"; size: must be one of "s", "m".'
+
+
+@dataclass
+class Range:
+    low: int
+    high: int = 9
+
+
+def ranges(numbers: list[int], between: Range | None = None, texts: str | list[str] = "") -> str:
+    return ""
+
+
+def test_lists_and_objects_are_read_from_json() -> None:
+    """M20."""
+    bound = compile_strings(ranges).bind({"numbers": "[1,2]", "between": '{"low":1}', "texts": "[1]"})
+    assert bound == {"numbers": [1, 2], "between": Range(1), "texts": "[1]"}
+    assert vars(bound["between"]) == {"low": 1, "high": 9}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ("1,2", "numbers: must be an array in JSON."),
+        ("[1", "numbers: must be an array in JSON."),
+        ('["secret"]', "numbers: at [0]: expected `int`, got `str`."),
+        ('{"a":1}', "numbers: must be an array in JSON."),
+        ("[" * 5000, "numbers: must be an array in JSON."),
+        ('["\ud800"]', "numbers: must be an array in JSON."),
+    ],
+    ids=lambda value: value[:20].encode("ascii", "replace").decode(),
+)
+def test_what_is_no_such_json_is_refused(numbers: str, text: str) -> None:
+    with pytest.raises(Fail) as caught:
+        compile_strings(ranges).bind({"numbers": numbers})
+    assert caught.value.text == text

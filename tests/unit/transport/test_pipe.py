@@ -36,7 +36,7 @@ MALFORMED: dict[str, tuple[bytes, int, Any]] = {
     "params an array": (b'{"jsonrpc":"2.0","id":6,"method":"tools/list","params":[]}', -32600, 6),
     "a key twice": (b'{"jsonrpc":"2.0","id":6,"id":7,"method":"tools/list"}', -32600, None),
     "two lines' worth": (request(1, "tools/list") + b" " + request(2, "tools/list"), -32700, None),
-    "too deep": (b'{"jsonrpc":"2.0","id":6,"method":"a","params":{"x":' + b"[" * 200 + b"]" * 200 + b"}}", -32700, None),
+    "too deep": (b'{"jsonrpc":"2.0","id":6,"method":"a","params":{"x":' + b"[" * 200 + b"]" * 200 + b"}}", -32700, 6),
 }
 
 

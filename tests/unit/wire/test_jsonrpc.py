@@ -3,7 +3,7 @@
 import json
 import math
 import tracemalloc
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import msgspec
@@ -245,9 +245,9 @@ def test_deep_nesting_costs_nothing(depth: int, head: str, opening: str, closing
     body = (head + opening * depth + closing * depth + tail).encode()
     tracemalloc.start()
     try:
-        started = perf_counter()
+        started = process_time()
         malformed = refusal(body)
-        took = perf_counter() - started
+        took = process_time() - started
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -276,9 +276,9 @@ def test_keys_like_an_envelopes_inside_params_cost_little() -> None:
         body = raw_request(json.dumps({"records": [{key: number} for number in range(80_000)]})).encode()
         times = []
         for _ in range(3):
-            started = perf_counter()
+            started = process_time()
             assert isinstance(decode(body), RawRequest)
-            times.append(perf_counter() - started)
+            times.append(process_time() - started)
         return min(times)
 
     assert best("id") < 2 * best("xd")
