@@ -2,7 +2,7 @@
 
 from source_tree import ROOT, python_files
 
-from tools.requirements import TRANSCRIPTS, Status, cases, citations, cited, existing_tests, fill, ledger, statuses, functions_in
+from tools.requirements import TRANSCRIPTS, Status, cases, citations, cited, existing_tests, fill, functions_in, ledger, statuses
 
 KINDS = {"tests", "not_applicable", "gap"}
 # What a server of the current protocol can show by itself.

@@ -22,10 +22,9 @@ import click
 import msgspec
 
 from callboard.client.client import Client, OnProgress
-from callboard.client.errors import ClientError
-from callboard.client.target import Target
+from callboard.client.errors import ClientError, ProcessExited, ServerError
 from callboard.compose import run as serve
-from callboard.errors import RegistrationError
+from callboard.errors import REASONS, Reason, RegistrationError
 from callboard.loader import LoadError, load_server, split_place
 from callboard.reloader import serve_with_reload
 from callboard.transport.ports import refuse_port
@@ -37,9 +36,13 @@ __all__ = ["main"]
 T = TypeVar("T")
 
 HOST, PORT, PATH = "127.0.0.1", 8000, "/mcp"
+RUN = [sys.executable, "-m", "callboard", "run"]
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+_INTERNAL = REASONS[Reason.INTERNAL].code
 # What a terminal would take as a command of its own: a server's text must not move the cursor or set the title.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+# What someone types who leaves out http://.
+_ADDRESS = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d+(?:/.*)?|localhost/.*")
 # Capability, method of the client, key in JSON, heading, and what names one entry.
 SECTIONS: tuple[tuple[str, Callable[[Client], Awaitable[list[Any]]], str, str, str], ...] = (
     ("tools", Client.list_tools, "tools", "Tools", "name"),
@@ -64,7 +67,9 @@ class Refusal(click.ClickException):
     exit_code = 2
 
 
-timeout_option = click.option("--timeout", default=30.0, show_default=True, help="Seconds to wait for each answer.")
+timeout_option = click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True, help="Seconds to wait for each answer."
+)
 header_option = click.option("-H", "--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="HTTP header of every request.")
 
 
@@ -96,13 +101,17 @@ def run(program: str, *, stdio: bool, host: str | None, port: int | None, path: 
         guard()  # before the program's own code can print
         serve(_load(program), transport="stdio", log_level=log_level)
         return
-    host, port, path = host or HOST, PORT if port is None else port, path or PATH
+    host, port, path = HOST if host is None else host, PORT if port is None else port, PATH if path is None else path
+    if not host:
+        raise Refusal("--host is empty: give an address of this machine, or 0.0.0.0 for all of them.")
+    if not path.startswith("/"):
+        raise Refusal(f"--path begins with a slash, as in {PATH}.")
     if complaint := refuse_port(host, port):
-        raise Refusal(f"{complaint[0].upper()}{complaint[1:]}.")
+        raise Refusal(f"Can't serve: {complaint}.")
     if reload:
         options = ["--host", host, "--port", str(port), "--path", path, "--log-level", log_level]
         folder = Path(split_place(program)[0]).parent if program.partition(":")[0].endswith(".py") else Path()
-        sys.exit(serve_with_reload([sys.executable, "-m", "callboard", "run", program, *options], folder.resolve()))
+        sys.exit(serve_with_reload([*RUN, program, *options], folder.resolve()))
     signal.signal(signal.SIGTERM, _leave)  # A40: what a supervisor asks for is no failure
     try:
         serve(_load(program), host=host, port=port, path=path, log_level=log_level)
@@ -182,7 +191,7 @@ def _load(program: str) -> Any:
         raise Refusal(f"{error}.") from error
 
 
-def _target(text: str) -> Target:
+def _target(text: str) -> str | list[str]:
     """What a TARGET means; one word that is no program on PATH is a server's program."""
     if text.lower().startswith(("http://", "https://")):
         return text
@@ -192,9 +201,13 @@ def _target(text: str) -> Target:
         raise Refusal(f"TARGET is no command line: {error}.") from error
     if not words:
         raise Refusal("TARGET is empty: give a URL, a program such as app.py, or a command in quotes.")
-    if len(words) == 1 and shutil.which(words[0]) is None:
-        return [sys.executable, "-m", "callboard", "run", words[0], "--stdio"]
-    return words
+    if len(words) > 1 or shutil.which(words[0]):
+        return words
+    if "://" in text:
+        raise Refusal(f"{text} can't be called: only URLs with http:// or https:// can.")
+    if _ADDRESS.fullmatch(text):
+        raise Refusal(f"{text} is an address: as a URL it is http://{text}.")
+    return [*RUN, words[0], "--stdio"]
 
 
 def _with_client(target: str, timeout: float, headers: Sequence[str], work: Callable[[Client], Awaitable[T]]) -> T:
@@ -213,7 +226,12 @@ def _with_client(target: str, timeout: float, headers: Sequence[str], work: Call
     try:
         return asyncio.run(connected())
     except ClientError as error:
-        raise click.ClickException(_printable(str(error), terminal=sys.stderr.isatty())) from error
+        text = str(error)
+        if isinstance(error, ProcessExited) and error.returncode == Refusal.exit_code and meant[: len(RUN)] == RUN:
+            raise Refusal(error.stderr.rpartition("Error: ")[2].strip()) from error  # `callboard run` has no such program
+        if isinstance(error, ServerError) and error.code == _INTERNAL and client.stderr:
+            text += f"\nThe end of what the server wrote to standard error:\n{client.stderr.rstrip()}"
+        raise click.ClickException(_printable(text, terminal=sys.stderr.isatty())) from error
 
 
 async def _take_stock(client: Client) -> tuple[v.DiscoverResult, dict[str, list[Any]]]:

@@ -18,6 +18,8 @@ __all__ = ["LoadError", "load_server", "split_place"]
 
 # Looked for in this order when no name is given.
 USUAL_NAMES = ("server", "app", "mcp")
+PACKAGE = Path(__file__).parent
+PACKAGES = frozenset({"site-packages", "dist-packages"})
 
 
 class LoadError(CallboardError):
@@ -90,12 +92,19 @@ def _load_module(name: str) -> ModuleType:
 def _failure(origin: str, error: Exception, folder: Path) -> LoadError:
     """Blame the program in its own lines: what led into it (this file, importlib) is left out, and of our own errors all but the place."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [at for at, frame in enumerate(frames) if Path(frame.filename).is_relative_to(folder)]
+    theirs = [at for at, frame in enumerate(frames) if _is_theirs(Path(frame.filename), folder)]
     if isinstance(error, RegistrationError) and theirs:
         frame = frames[theirs[-1]]
         return LoadError(f"{Path(frame.filename).name}, line {frame.lineno}: {error}", broken=True)
     lines = [*traceback.format_list(frames[min(theirs, default=len(frames)) :]), *traceback.format_exception_only(error)]
     return LoadError(f"{origin} can't be loaded:\n{''.join(lines).rstrip()}", broken=True)
+
+
+def _is_theirs(path: Path, folder: Path) -> bool:
+    """Whether a file is of the program: in its folder, but not of a package in an environment there, nor of this one."""
+    if not path.is_relative_to(folder) or path.is_relative_to(PACKAGE):
+        return False
+    return PACKAGES.isdisjoint(path.relative_to(folder).parts)
 
 
 def _named(module: ModuleType, origin: str, name: str) -> Server:

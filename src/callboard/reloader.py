@@ -56,7 +56,9 @@ def serve_with_reload(command: Sequence[str], folder: Path) -> int:
     Returns:
         0 when it was interrupted.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    for name in ("SIGTERM", "SIGHUP"):
+        if number := getattr(signal, name, None):
+            signal.signal(number, _interrupt)
     _say(f"watching {folder} for changes")
     stamps = scan(folder)
     server = _start(command)
@@ -88,7 +90,8 @@ def _say(text: str) -> None:
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command)  # noqa: S603 - the words of this very command line
+    # In a session of its own: Ctrl-C in a terminal would reach it beside our SIGTERM, and two signals mean "at once".
+    return subprocess.Popen(command, start_new_session=True)  # noqa: S603 - the words of this very command line
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:

@@ -1,5 +1,6 @@
 """What is true of a server of the current protocol whatever it is asked."""
 
+import asyncio
 import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -73,7 +74,7 @@ async def test_a_server_s_own_keys_are_well_formed_and_the_specifications(client
 
 
 async def test_related_requests_may_go_to_different_processes() -> None:
-    # JR-24, JR-22: what one has begun another goes on with, for all is in the request
+    # JR-24: what one has begun another goes on with, for all is in the request
     def make() -> Client:
         server = Server("desk", page_size=2)
         for number in range(5):
@@ -120,6 +121,17 @@ async def test_what_can_not_be_delivered_is_not_advertised_even_if_it_was_declar
         assert not advertised["resources"].get("subscribe")
     advertised = (await Client(asgi(server)).request("server/discover")).result["capabilities"]
     assert advertised.items() >= capabilities.items()
+
+
+async def test_a_server_that_says_it_publishes_nothing_is_not_listened_to() -> None:
+    # A19, EC-10: no stream is held open that can never carry anything
+    server = Server("desk", capabilities={"tools": {}, "resources": {"listChanged": False}})
+    server.tool(name="x")(lambda: "")
+    wanted = {"toolsListChanged": True, "resourcesListChanged": True, "resourceSubscriptions": ["a://b"]}
+    async with Client(asgi(server)).open("subscriptions/listen", {"notifications": wanted}) as stream:
+        async with asyncio.timeout(1):
+            assert await stream.head() == 404
+        assert (await stream.end()).error["code"] == -32601
 
 
 async def test_a_server_that_logs_declares_it_whatever_else_was_declared() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import count
 from math import isfinite
@@ -54,6 +55,10 @@ OnLog: TypeAlias = Callable[[v.LoggingMessageNotificationParams], Awaitable[None
 
 # A61: what ends a listing that would never end.
 MAX_PAGES = 1000
+# Keys that hold JSON of people's own, which may hold nulls; of these, the ones that may be null altogether.
+_FREE = frozenset({"structuredContent", "data", "_meta", "inputSchema", "outputSchema"})
+_NULLABLE = frozenset({"structuredContent", "data"})
+_METHOD_NOT_FOUND = REASONS[Reason.METHOD_NOT_FOUND].code
 _HEADER_MISMATCH = REASONS[Reason.HEADER_MISMATCH].code
 
 
@@ -182,6 +187,11 @@ class Client:
         """Disconnect, within bounded time. Requests in flight fail with `ConnectionFailed`."""
         self._open = False
         await self._connection.close()
+
+    @property
+    def stderr(self) -> str:
+        """The end (at most 8 KiB) of what a child process has written to standard error; empty for other targets."""
+        return self._connection.last_words
 
     async def discover(self) -> v.DiscoverResult:
         """Ask what the server is and can do (VN-02)."""
@@ -338,6 +348,8 @@ class Client:
         except ServerError as error:
             text = f"the server does not speak protocol {versions.LATEST}, and this client no other one; it said: {error.text}"
             raise ConnectionFailed(text, Origin(self.target)) from error
+        except RequestTimeout as error:
+            raise RequestTimeout(error.seconds, Origin(self.target, error.method), stderr=self._connection.last_words) from error
 
     def _learn_params(self, tool: v.Tool) -> bool:
         """Note which headers a tool wants; False when it breaks the rules (HH-14)."""
@@ -461,7 +473,12 @@ class Client:
         try:
             return _decoder(kind)(raw)
         except msgspec.DecodeError as error:
+            with suppress(msgspec.DecodeError):  # servers that write null for what is absent can be understood
+                return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), kind)
             raise InvalidAnswer(f"the answer does not fit protocol {versions.LATEST}: {error}", origin) from error
+
+    async def _offers(self, capability: str) -> bool:
+        return getattr((await self.discover()).capabilities, capability) is not msgspec.UNSET
 
     async def _list(self, kind: type[Any], method: str, field: str, cursor: str | None) -> Items[Any]:
         """Follow the cursors to the end (PG-02..PG-04), or fetch the one page that was asked for."""
@@ -469,7 +486,12 @@ class Client:
         seen: set[str] = set()
         following = cursor
         while True:
-            page = await self._ask(kind, method, {} if following is None else {"cursor": following})
+            try:
+                page = await self._ask(kind, method, {} if following is None else {"cursor": following})
+            except ServerError as error:
+                if error.code != _METHOD_NOT_FOUND or await self._offers(METHODS[method].capability):
+                    raise
+                return found  # a server without prompts has none
             found += getattr(page, field)
             following = _given(page.next_cursor)
             if following is None or cursor is not None:
@@ -500,6 +522,15 @@ def _find_nonfinite(value: Any, place: str) -> str | None:
     else:
         return None
     return next((found for where, each in inside if (found := _find_nonfinite(each, where))), None)
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy without the nulls that the protocol has no place for."""
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: each if key in _FREE else _without_nulls(each) for key, each in value.items() if each is not None or key in _NULLABLE}
 
 
 def _given(value: T | msgspec.UnsetType) -> T | None:

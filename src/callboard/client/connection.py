@@ -10,13 +10,18 @@ import msgspec
 from callboard.client.errors import Origin
 from callboard.wire.jsonrpc import RawNotification, RawResponse
 
-__all__ = ["MAX_MESSAGE", "Connection", "Incoming", "OnNote", "Outgoing"]
+__all__ = ["MAX_MESSAGE", "Connection", "Incoming", "OnNote", "Outgoing", "means_answer"]
 
 MAX_MESSAGE = 64 * 2**20
 """Default of `Client(max_message=...)`: 64 MiB, in bytes."""
 
 OnNote: TypeAlias = Callable[[RawNotification], Awaitable[None]]
 """Takes a request's notifications, in order, in the request's own task."""
+
+
+def means_answer(message: bytes) -> bool:
+    """Whether bytes that are no message were meant as an answer, rather than as a log line that strayed in."""
+    return b'"jsonrpc"' in message and (b'"result"' in message or b'"error"' in message)
 
 
 class Outgoing(msgspec.Struct):
@@ -75,6 +80,11 @@ class Connection(Protocol):
         Raises:
             ClientError: There will be no answer.
         """
+        ...
+
+    @property
+    def last_words(self) -> str:
+        """What the server has said beside the protocol, for people; empty where that can't be heard."""
         ...
 
     async def close(self) -> None:

@@ -96,16 +96,18 @@ class ProcessExited(ConnectionFailed):
     """
 
     def __init__(self, returncode: int, stderr: str, origin: Origin) -> None:
-        last = "\n".join(stderr.splitlines()[-10:])
-        super().__init__(
-            f"the server process {_ending(returncode)}" + (f"; its last words:\n{last}" if last else " without a word on stderr"), origin
-        )
+        super().__init__(f"the server process {_ending(returncode)}{_quoted(stderr) or ' without a word on stderr'}", origin)
         self.returncode = returncode
         self.stderr = stderr
 
 
 def _shortened(text: str) -> str:
     return text if len(text) <= SUBJECT else text[:SUBJECT] + "..."
+
+
+def _quoted(stderr: str) -> str:
+    last = "\n".join(stderr.splitlines()[-10:])
+    return f"; its last words:\n{last}" if last else ""
 
 
 def _ending(returncode: int) -> str:
@@ -124,10 +126,11 @@ class RequestTimeout(ClientError, TimeoutError):  # noqa: N818
         seconds: The limit that was reached.
     """
 
-    def __init__(self, seconds: float, origin: Origin) -> None:
-        super().__init__(
-            f"no answer within {seconds:g} s, so the request was cancelled; raise the timeout if the work takes longer", origin
-        )
+    def __init__(self, seconds: float, origin: Origin, *, stderr: str | None = None) -> None:
+        advice = "raise the timeout if the work takes longer"
+        if stderr is not None:  # the first request of all to a child process
+            advice = f"does the command serve MCP on stdin and stdout?{_quoted(stderr)}"
+        super().__init__(f"no answer within {seconds:g} s, so the request was cancelled; {advice}", origin)
         self.seconds = seconds
 
 

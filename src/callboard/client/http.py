@@ -12,13 +12,14 @@ import io
 import logging
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from callboard.client.connection import Incoming, OnNote, Outgoing
+from callboard.client.connection import Incoming, OnNote, Outgoing, means_answer
 from callboard.client.errors import ClientError, ConnectionFailed, HttpError, InvalidAnswer, Origin
 from callboard.core.sse import Event, SseDecoder, SseLimitError
-from callboard.wire.jsonrpc import RawNotification, RawResponse, decode
+from callboard.wire.jsonrpc import Malformed, RawNotification, RawResponse, decode
 from callboard.wire.versions import LATEST
 
 __all__ = ["HttpConnection", "check_headers"]
@@ -79,6 +80,8 @@ class HttpConnection:
 
     mirrors = True
 
+    last_words = ""
+
     def __init__(self, url: str, *, max_message: int, headers: Mapping[str, str]) -> None:
         self._url = url
         self._headers = {**headers, **HEADERS}
@@ -129,6 +132,8 @@ class HttpConnection:
                 elif isinstance(message, RawResponse) and _answers(message, origin):
                     await _finish(response)
                     return Incoming(message, response.status)
+                elif isinstance(message, Malformed) and means_answer(event.data):
+                    raise InvalidAnswer(f"the answer can't be read: {message.fail.text}", origin)
                 else:
                     logger.warning("ignored an event that is neither a notification nor the answer: %.200r", event.data)
         raise ConnectionFailed("the event stream ended before the answer came; the request is lost and may be sent again", origin)
@@ -152,7 +157,8 @@ class HttpConnection:
                 return Incoming(message, response.status)
             raise InvalidAnswer(f"the server answered another request (id {message.id!r} instead of {origin.request_id!r})", origin)
         if response.ok and response.content_type.lower() == "application/json":
-            raise InvalidAnswer(f"HTTP {response.status} with JSON that is no JSON-RPC response: {_snippet(body)}", origin)
+            fault = f"{message.fail.text} It begins: " if isinstance(message, Malformed) else ""
+            raise InvalidAnswer(f"HTTP {response.status} with JSON that is no JSON-RPC response: {fault}{_snippet(body)}", origin)
         hint = HINTS.get(response.status, "")
         if location := response.headers.get("Location"):
             hint = f" (redirects are not followed; use {location} as the target if you trust it)"
@@ -193,6 +199,11 @@ def _explain(error: Exception, origin: Origin) -> ClientError:
     import aiohttp
 
     if isinstance(error, aiohttp.ClientConnectorError):
+        if isinstance(error.os_error, ssl.SSLError):
+            fault = getattr(error.os_error, "verify_message", "") or str(error.os_error.reason).replace("_", " ").lower()
+            return ConnectionFailed(
+                f"can't connect over TLS: {fault}; does the server speak https there, with a certificate for it?", origin
+            )
         number = error.os_error.errno
         reason = os.strerror(number) if number is not None and number > 0 else str(error.os_error)
         return ConnectionFailed(f"can't connect: {reason}; is the server running there?", origin)

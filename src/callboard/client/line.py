@@ -4,6 +4,7 @@ One task reads; every request has a mailbox that it empties in its own task. Who
 
 - a response: the request of its id; one without an id (the server could not read it, JR-09) only when a single request waits;
 - progress: the token, which is the request's id; a listen stream's notes: their subscription id (SD-04); a cancellation: its request id;
+- what was meant as an answer and can't be read: the request of its id, else the only one that waits;
 - a log names no request, so the oldest that waits hands it on: the client has one place for logs.
 
 What belongs to nobody is dropped: an answer after a cancellation (CN-05), an unknown id. A request of the server is never answered (JR-06).
@@ -13,15 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
-from callboard.client.connection import Incoming, OnNote, Outgoing
-from callboard.client.errors import ClientError, ConnectionFailed, Origin
-from callboard.wire.jsonrpc import RawNotification, RawResponse, RequestId, decode, encode_notification
+from callboard.client.connection import Incoming, OnNote, Outgoing, means_answer
+from callboard.client.errors import ClientError, ConnectionFailed, InvalidAnswer, Origin
+from callboard.wire.jsonrpc import Malformed, RawNotification, RawResponse, RequestId, decode, encode_notification
 from callboard.wire.versions import META_PROGRESS_TOKEN, META_SUBSCRIPTION_ID
 
 __all__ = ["LineConnection", "LineStream"]
@@ -30,6 +32,10 @@ logger = logging.getLogger("callboard.client")
 
 # Notes that may wait for one request whose callback is slow; past it the oldest are lost, the answer never is.
 MAX_NOTES = 10_000
+# Lines that are read before others get their turn.
+BURST = 100
+# Where most servers write the id of an answer, if the answer itself can't be read.
+_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,15})\s*[,}]')
 
 
 class LineStream(Protocol):
@@ -45,6 +51,11 @@ class LineStream(Protocol):
 
     async def receive(self) -> bytes:
         """Read one message. Raises `EOFError` at the end."""
+        ...
+
+    @property
+    def last_words(self) -> str:
+        """What the server has said beside the protocol; empty where that can't be heard."""
         ...
 
     def explain(self, origin: Origin) -> ClientError:
@@ -78,7 +89,7 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self.notes: deque[RawNotification] = deque(maxlen=MAX_NOTES)
-        self.response: RawResponse | None = None
+        self.response: RawResponse | Malformed | None = None
         self.arrival = asyncio.Event()
 
 
@@ -98,6 +109,12 @@ class LineConnection:
         self._notices: set[asyncio.Task[None]] = set()
         self._ended = False
         self._closed = False
+        self._strange = 0
+
+    @property
+    def last_words(self) -> str:
+        """What the server has said beside the protocol."""
+        return self._stream.last_words
 
     async def open(self, origin: Origin) -> None:
         """Open the stream and begin to read."""
@@ -120,6 +137,8 @@ class LineConnection:
                 box.arrival.clear()
                 while box.notes:
                     await on_note(box.notes.popleft())
+                if isinstance(box.response, Malformed):
+                    raise InvalidAnswer(f"the answer can't be read: {box.response.fail.text}", request.origin)
                 if box.response is not None:
                     return Incoming(box.response)
                 if not self._ended:
@@ -142,6 +161,9 @@ class LineConnection:
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if self._strange > 1:
+            logger.warning("ignored %d lines in all that were neither an answer nor a notification", self._strange)
+            self._strange = 0
 
     def _failure(self, origin: Origin) -> ClientError:
         return ConnectionFailed("the client was closed before the answer came", origin) if self._closed else self._stream.explain(origin)
@@ -158,7 +180,9 @@ class LineConnection:
     async def _read(self) -> None:
         try:
             while True:
-                self._take(await self._stream.receive())
+                for _ in range(BURST):
+                    self._take(await self._stream.receive())
+                await asyncio.sleep(0)  # lines that are there already are received without a pause
         except EOFError:
             pass
         finally:
@@ -167,17 +191,25 @@ class LineConnection:
     def _take(self, line: bytes) -> None:
         message = decode(line)
         if isinstance(message, RawResponse):
-            box = self._sole_box() if message.id is None else self._boxes.get(message.id)
-            if box is not None and box.response is None:
-                box.response = message
-                box.arrival.set()
+            self._deliver(message, message.id)
+        elif isinstance(message, Malformed) and means_answer(line):
+            named = _ID.match(line) if message.id is None else None
+            self._deliver(message, int(named[1]) if named else message.id)
         elif isinstance(message, RawNotification):
             box = self._addressee(message)
             if box is not None and box.response is None:
                 box.notes.append(message)
                 box.arrival.set()
         else:
-            logger.warning("ignored a line that is neither an answer nor a notification: %.200r", line)
+            self._strange += 1
+            if self._strange == 1:
+                logger.warning("ignored a line that is neither an answer nor a notification: %.200r", line)
+
+    def _deliver(self, response: RawResponse | Malformed, request_id: RequestId | None) -> None:
+        box = self._sole_box() if request_id is None else self._boxes.get(request_id)
+        if box is not None and box.response is None:
+            box.response = response
+            box.arrival.set()
 
     def _sole_box(self) -> _Mailbox | None:
         return next(iter(self._boxes.values())) if len(self._boxes) == 1 else None

@@ -36,6 +36,11 @@ class MemoryStream:
         assert self._lines is not None
         return await self._lines.receive()
 
+    @property
+    def last_words(self) -> str:
+        """Nothing: its logs are this program's."""
+        return ""
+
     def explain(self, origin: Origin) -> ClientError:
         """Say that the server ended it."""
         return ConnectionFailed("the server in this process ended the connection", origin)

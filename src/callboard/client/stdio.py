@@ -28,6 +28,8 @@ STDERR_TAIL = 8 * 1024
 GRACE = 2.0
 DRAIN = 0.2
 LAST_WORDS = 0.5
+# Lines that may wait to be received; past it the child has to wait, too.
+MAX_LINES = 10_000
 
 
 class ChildStream(asyncio.SubprocessProtocol):
@@ -62,6 +64,8 @@ class ChildStream(asyncio.SubprocessProtocol):
         self._stderr = bytearray()
         self._open_pipes = {STDOUT, STDERR}
         self._overlong = False
+        self._paused = False
+        self._ending = False
         self._arrival = asyncio.Event()
         self._writable = asyncio.Event()
         self._exited = asyncio.Event()
@@ -97,7 +101,18 @@ class ChildStream(asyncio.SubprocessProtocol):
                 raise EOFError
             self._arrival.clear()
             await self._arrival.wait()
-        return self._lines.popleft()
+        line = self._lines.popleft()
+        if self._paused and not self._lines:
+            self._paused = False
+            self._stdout().resume_reading()
+            if self._ending:
+                asyncio.get_running_loop().call_later(DRAIN, self._end_when_dry)
+        return line
+
+    @property
+    def last_words(self) -> str:
+        """The end of what the child wrote to stderr."""
+        return self._stderr.decode(errors="replace")
 
     def explain(self, origin: Origin) -> ClientError:
         """Say how the child ended, with its last words."""
@@ -134,10 +149,9 @@ class ChildStream(asyncio.SubprocessProtocol):
             return None
         return cast("asyncio.WriteTransport | None", self._transport.get_pipe_transport(STDIN))
 
-    def _close_stdout(self) -> None:
-        pipe = self._transport.get_pipe_transport(STDOUT) if self._transport is not None else None
-        if pipe is not None:
-            pipe.close()
+    def _stdout(self) -> asyncio.ReadTransport:
+        assert self._transport is not None
+        return cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
 
     def _signal(self, number: int) -> None:
         assert self._transport is not None
@@ -151,6 +165,12 @@ class ChildStream(asyncio.SubprocessProtocol):
         self._ended.set()
         self._arrival.set()
         self._writable.set()
+
+    def _end_when_dry(self) -> None:
+        if self._paused:
+            self._ending = True  # not yet: there may be more in the pipe
+        else:
+            self._end()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The loop has spawned the child."""
@@ -169,13 +189,16 @@ class ChildStream(asyncio.SubprocessProtocol):
             self._partial_size = 0
             if line.strip():
                 self._lines.append(line)
+        if len(self._lines) > MAX_LINES and not self._paused:
+            self._paused = True
+            self._stdout().pause_reading()
         if rest:
             self._partial.append(rest)
             self._partial_size += len(rest)
         if self._partial_size > self._max_message:
             self._overlong = True
             self._partial.clear()
-            self._close_stdout()
+            self._stdout().close()
             self._end()
         self._arrival.set()
 
@@ -184,7 +207,7 @@ class ChildStream(asyncio.SubprocessProtocol):
         del exc
         self._open_pipes.discard(fd)
         if fd != STDERR and not self._exited.is_set():
-            asyncio.get_running_loop().call_later(LAST_WORDS, self._end)
+            asyncio.get_running_loop().call_later(LAST_WORDS, self._end_when_dry)
         elif not self._open_pipes and self._exited.is_set():
             self._end()
 
@@ -192,7 +215,7 @@ class ChildStream(asyncio.SubprocessProtocol):
         """The child is gone, and reaped."""
         self._exited.set()
         if self._open_pipes:
-            asyncio.get_running_loop().call_later(DRAIN, self._end)
+            asyncio.get_running_loop().call_later(DRAIN, self._end_when_dry)
         else:
             self._end()
 

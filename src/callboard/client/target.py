@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,9 @@ from callboard.server.app import Server
 __all__ = ["Link", "Target", "connect_to"]
 
 Target: TypeAlias = "str | Path | Sequence[str] | Server"
-"""A URL, a Python file, a command as a list of words, or a server object."""
+"""A URL, a Python file (`weather.py`, or `weather.py:name` where it has several servers), a command as a list of words, or a server object."""
+
+_FILE = re.compile(r"(?P<path>.+\.py)(?P<name>(?::\w+)?)", re.DOTALL)
 
 
 class Link(NamedTuple):
@@ -104,12 +107,15 @@ def _command(target: Any) -> Sequence[str]:
 
 def _run_file(target: str | Path) -> list[str]:
     """The command that serves a Python file over stdio."""
-    path = Path(target)
-    if path.suffix != ".py":
+    found = _FILE.fullmatch(str(target))
+    if found is None:
         raise ValueError(f"{str(target)!r} is no target: give a URL (http://...), a .py file, or a command as a list of words")
+    path, name = Path(found["path"]), found["name"]
     if not path.is_file():
-        raise ValueError(f"there is no file {path}")
-    return [sys.executable, "-m", "callboard", "run", str(path.absolute()), "--stdio"]  # absolute: the child may run elsewhere
+        words = str(target).split()
+        raise ValueError(f"there is no file {path}" + (f"; a command is given as a list of words: {words}" if len(words) > 1 else ""))
+    # Absolute: the child may run elsewhere.
+    return [sys.executable, "-m", "callboard", "run", f"{path.absolute()}{name}", "--stdio"]
 
 
 def _checked_url(url: str, headers: Mapping[str, str]) -> str:

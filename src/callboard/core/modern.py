@@ -12,7 +12,7 @@ import msgspec
 
 from callboard.core.era import Envelope, Headers, Request
 from callboard.core.headers import compare_name
-from callboard.core.outcome import Accepted, CacheHint, NeedInput, Outcome, Reply
+from callboard.core.outcome import Accepted, CacheHint, Deferred, NeedInput, Outcome, Reply
 from callboard.errors import REASONS, Fail, Reason
 from callboard.wire.jsonrpc import Message, RawNotification, RawRequest, RequestId, encode, encode_error, encode_result
 from callboard.wire.methods import METHODS, Method
@@ -155,8 +155,10 @@ class Modern:
             value = {"resultType": "input_required", "inputRequests": outcome.requests}
             if outcome.state is not None:
                 value["requestState"] = outcome.state
-        else:
+        elif isinstance(outcome, Deferred):
             value = {**outcome.value, "resultType": "task"}
+        else:
+            raise TypeError(f"A layer of the middleware gave {outcome!r}: return what `await service(request, context)` gives.")
         if self._meta:
             own = value.get("_meta")
             value["_meta"] = self._meta if own is None else {**own, **self._meta}

@@ -93,8 +93,6 @@ class Server:
     ) -> None:
         if not name or type(name) is not str:
             raise RegistrationError(f"Server needs a name, not {name!r}.")
-        if lifespan is not None and not callable(lifespan):
-            raise RegistrationError("lifespan must be a function that takes the server and gives an async context manager.")
         if threads < 1:
             raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
         if not 1 <= completion_cap <= COMPLETION_CAP:

@@ -88,6 +88,10 @@ def covered(path: tuple[str | int, ...], findings: Iterable[Finding]) -> bool:
 
 
 _AT = re.compile(r"(.*?)(?: - at `(key` in `)?(\$.*)`)?", re.DOTALL)
+_OF_MSGSPEC = (
+    *("Expected ", "Integer value ", "Number ", "Object ", "Duration "),
+    *("Invalid RFC3339 ", "Invalid ISO8601 ", "Invalid UUID", "Invalid base64 "),
+)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -104,7 +108,7 @@ def read_message(error: msgspec.ValidationError) -> tuple[tuple[str | int, ...],
         text = "Expected one of the values that the schema lists"
     if of_key:
         text = f"Object key: {text[0].lower()}{text[1:]}"
-    if text.startswith(("Expected ", "Integer value ", "Number ", "Object ")):
+    if text.startswith(_OF_MSGSPEC):
         return path, f"{text[0].lower()}{text[1:]}", True
     return path, text, False
 

@@ -6,10 +6,13 @@ It runs in a task of its own, since what an async context manager enters (task g
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+
+from callboard.errors import RegistrationError
 
 __all__ = ["Lifespan", "LifespanFactory"]
 
@@ -31,7 +34,7 @@ class _Run:
     async def live(self, manager: AbstractAsyncContextManager[Mapping[str, Any] | None]) -> None:
         try:
             async with manager as values:
-                self.ready.set_result(values or {})
+                self.ready.set_result(_check_values(values))
                 await self.stop.wait()
         except BaseException as error:
             if self.ready.done():
@@ -47,9 +50,14 @@ class Lifespan:
     Args:
         server: Passed to the factory.
         factory: `factory(server)` gives an async context manager, which may yield a mapping for `ctx.locals`; None for no lifespan.
+
+    Raises:
+        RegistrationError: `factory` can't be that.
     """
 
     def __init__(self, server: Any, factory: LifespanFactory | None) -> None:
+        if factory is not None:
+            _check_factory(factory)
         self._server = server
         self._factory = factory
         self._runs: dict[asyncio.AbstractEventLoop, _Run] = {}
@@ -95,3 +103,25 @@ class Lifespan:
         self._runs.pop(run.loop, None)
         run.stop.set()
         return True
+
+
+def _check_values(values: Any) -> Mapping[str, Any]:
+    if values is None or isinstance(values, Mapping):
+        return values or {}
+    raise RegistrationError(
+        f"The lifespan yielded {type(values).__name__}; yield a mapping, like {{'app': value}}, which functions see as ctx.locals."
+    )
+
+
+def _check_factory(factory: Any) -> None:
+    """Find out now what would fail the first request."""
+    if not callable(factory):
+        raise RegistrationError("lifespan must be a function that takes the server and gives an async context manager.")
+    if inspect.isasyncgenfunction(factory) or inspect.iscoroutinefunction(factory):
+        raise RegistrationError("lifespan must give an async context manager: decorate it with @contextlib.asynccontextmanager.")
+    try:
+        inspect.signature(factory).bind(None)
+    except TypeError:
+        raise RegistrationError("lifespan must take one argument, the server.") from None
+    except ValueError:
+        return  # something built in, whose signature can't be read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,8 @@ from callboard.errors import RegistrationError
 from callboard.server.context import Context
 
 __all__ = ["Layer", "Service", "compose"]
+
+_NO_LAYER = "middleware: %r is no layer; a layer is a plain function that takes a service and returns one, an async def (request, context) -> Outcome."
 
 Service: TypeAlias = Callable[[Request, Context], Awaitable[Outcome]]
 Layer: TypeAlias = Callable[[Service], Service]
@@ -22,12 +25,18 @@ def compose(service: Service, layers: Sequence[Layer]) -> Service:
     Raises:
         RegistrationError: A layer is none.
     """
+    given: Any = layers
+    if not isinstance(given, Sequence):
+        raise RegistrationError(f"middleware must be a list of layers, not {given!r}.")
     made: Any = service
-    for layer in reversed(list[Any](layers)):
-        made = layer(made) if callable(layer) else None
+    for layer in reversed(given):
+        try:
+            made = layer(made)
+        except TypeError as error:
+            raise RegistrationError(f"{_NO_LAYER % (layer,)} ({error})") from None
         if not callable(made):
-            raise RegistrationError(
-                f"middleware: {layer!r} is no layer; a layer takes a service and returns one: async def (request, context) -> Outcome."
-            )
+            if inspect.iscoroutine(made):
+                made.close()
+            raise RegistrationError(_NO_LAYER % (layer,))
     composed: Service = made
     return composed

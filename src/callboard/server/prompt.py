@@ -40,9 +40,9 @@ class Prompt:
         signature = callee.signature
         self.key = signature.name if facts.name is None else facts.name
         self.source = signature.label
-        if wrong := _NO_MESSAGES.intersection(get_origin(kind) or kind for kind in members(signature.returns)):
+        if wrong := [kind for kind in members(signature.returns) if (get_origin(kind) or kind) in _NO_MESSAGES]:
             raise RegistrationError(
-                f"{self.source}: a prompt returns str, content blocks, PromptMessage or a list of them, not {min(kind.__name__ for kind in wrong)}."
+                f"{self.source}: a prompt returns str, content blocks, PromptMessage or a list of them, not {wrong[0]!r}."
             )
         self._call = callee.call
         self._bind = StringArguments(signature, strict=strict).bind

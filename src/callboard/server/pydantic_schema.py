@@ -27,7 +27,9 @@ __all__ = ["PydanticArguments", "PydanticResult"]
 _STRUCT = "x-callboard-struct"
 """Stands for a Struct's schema until the definitions are put together."""
 MAX_EFFORT = 30_000
-"""How many values pydantic may read for one call, those read again counted again, before their number must be in proportion."""
+"""How many values pydantic may read for one call, those read again counted again, before their number must be in proportion.
+
+Only unions that hold themselves get there, at about ten levels; with `Field(discriminator=...)` they never do."""
 _MOMENTS = ("date-time", "time", "duration")
 """Formats that pydantic names for output also where the value has no offset, a sign or fractions; see `json_schema`."""
 

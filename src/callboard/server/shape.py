@@ -156,6 +156,8 @@ def _shape_text(value: Any) -> ToolResult:
 
 
 def _shape_value(value: Any) -> ToolResult:
+    if type(value) is dict:
+        return _shape_data(encode_value(value))
     if value is None:
         return [], None
     if isinstance(value, str):

@@ -33,6 +33,7 @@ __all__ = ["MAX_RESOURCES", "Hub"]
 
 _SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 _TOPIC = "callboard.changes"
+_PROMISES = ("listChanged", "subscribe")
 # Resources that one stream may name.
 MAX_RESOURCES = 1000
 # The filter's field, its wire name, and the kind of change it lets through.
@@ -118,6 +119,8 @@ class Hub:
         limits = ctx.mount.listen_limits
         if limits is None:
             raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
+        if not any(isinstance(on, dict) and any(map(on.get, _PROMISES)) for on in ctx.server.capabilities(listens=True).values()):
+            raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server promises no notifications of change.")
         if ctx.mount.draining:
             raise Fail(Reason.OVERLOADED, "The server is shutting down.")
         if not ctx.exchange.streams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -29,6 +30,7 @@ _CLOSE = (b"connection", b"close")
 _CORS_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
 K = TypeVar("K")
 V = TypeVar("V")
+_is_name_list = re.compile(rb"[A-Za-z0-9_, -]{1,2000}").fullmatch
 _Headers = list[tuple[bytes, bytes]]
 
 
@@ -153,7 +155,9 @@ class App:
     async def _serve_other(self, method: str, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
         """Other HTTP methods: a CORS preflight where CORS is on, else 405 (HM-20)."""
         if method == "OPTIONS" and extra:
-            asked = headers.get(b"access-control-request-headers", b"content-type, mcp-protocol-version, mcp-method, mcp-name")
+            asked = headers.get(b"access-control-request-headers", b"")
+            if not _is_name_list(asked):
+                asked = b"content-type, mcp-protocol-version, mcp-method, mcp-name"
             allow = [
                 (b"access-control-allow-methods", b"POST"),
                 (b"access-control-allow-headers", asked),

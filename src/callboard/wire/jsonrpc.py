@@ -229,6 +229,8 @@ def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
         return Batch(body) if value else Malformed(Fail(Reason.INVALID_REQUEST, "The message is an empty array."))
     if not isinstance(value, dict):
         return Malformed(Fail(Reason.INVALID_REQUEST, "The message is not a JSON object."))
+    if value.get("jsonrpc") == "2.0" and value.get("id", "") is None and "error" in value and not value.keys() & {"method", "result"}:
+        return RawResponse(None, error=msgspec.Raw(encode(value["error"])))  # JSON-RPC's own way to say that an id was unreadable
     known = _known_id(value.get("id"))
     return Malformed(Fail(Reason.INVALID_REQUEST, _complaint(value, known)), known)
 

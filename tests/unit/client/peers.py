@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,15 +77,16 @@ class HttpPeer:
         connections: How many connections were made.
     """
 
-    def __init__(self, answer: Callable[[Asked], Awaitable[None]]) -> None:
+    def __init__(self, answer: Callable[[Asked], Awaitable[None]], *, ssl: SSLContext | None = None) -> None:
         self.answer = answer
+        self.ssl = ssl
         self.asked: list[Asked] = []
         self.connections = 0
         self.url = ""
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.ssl)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/mcp"
         return self
 

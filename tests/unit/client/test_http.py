@@ -2,9 +2,17 @@
 
 import asyncio
 import json
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from unit.client.peers import Asked, HttpPeer, http_client, text_result
 
 from callboard import types
@@ -18,6 +26,25 @@ from callboard.client.errors import (
     RequestTimeout,
     ServerError,
 )
+
+
+def self_signed(folder: Path) -> Path:
+    """A file with a key and a certificate for 127.0.0.1 that it signed itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / "self-signed.pem"
+    encryption = serialization.NoEncryption()
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        + certificate.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
 
 
 async def ok(asked: Asked) -> None:
@@ -254,6 +281,36 @@ async def test_a_connection_that_breaks_is_an_error_at_once(answer: Any) -> None
         with pytest.raises((ConnectionFailed, InvalidAnswer)) as caught:
             await client.call_tool("t")
         assert caught.value.method == "tools/call"
+
+
+async def test_an_answer_that_can_t_be_read_says_why() -> None:
+    async def reply(asked: Asked) -> None:
+        answer = b'{"jsonrpc":"2.0","id":%d,"result":{"content":%b%b}}' % (asked.message["id"], b"[" * 200, b"]" * 200)
+        if asked.params["name"] == "body":
+            await asked.body_answer(200, answer)
+        else:
+            await asked.stream()
+            await asked.chunk(b"data: " + answer + b"\n\n")
+            await asked.gone()
+
+    async with http_client(reply) as (client, _), asyncio.timeout(5):
+        for name in ("body", "stream"):
+            with pytest.raises(InvalidAnswer, match="nests deeper than 128"):
+                await client.call_tool(name)
+
+
+async def test_tls_to_a_server_without_it_is_named() -> None:
+    async with HttpPeer(ok) as peer, Client(peer.url.replace("http:", "https:")) as client:
+        with pytest.raises(ConnectionFailed, match=r"over TLS: (wrong version number|record layer failure|packet length too long).*https"):
+            await client.discover()
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_named(tmp_path: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(self_signed(tmp_path))
+    async with HttpPeer(ok, ssl=context) as peer, Client(peer.url.replace("http:", "https:")) as client:
+        with pytest.raises(ConnectionFailed, match=r"over TLS: self.signed certificate; .*certificate for it"):
+            await client.discover()
 
 
 # Streams.

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from unit.client.peers import Asked, http_client, result, text_result
 
+from callboard import types
 from callboard.client.errors import ClientError, InvalidAnswer, ServerError
 
 TOOL = {"name": "stow", "inputSchema": {"type": "object", "properties": {"bay": {"type": "string", "x-mcp-header": "Bay"}}}}
@@ -117,3 +118,39 @@ async def test_an_argument_that_no_header_can_carry_is_refused() -> None:
         await client.list_tools()
         with pytest.raises(ClientError, match="'n'"):
             await client.call_tool("t", {"n": 2**60})
+
+
+async def test_a_server_without_prompts_has_none() -> None:
+    async def reply(asked: Asked) -> None:
+        if asked.method == "server/discover":
+            await asked.result(result(supportedVersions=["2026-07-28"], capabilities={"tools": {}}, ttlMs=0, cacheScope="public"))
+        else:
+            await asked.error(-32601, "no such method", status=404)
+
+    async with http_client(reply) as (client, _):
+        assert await client.list_prompts() == []
+        assert await client.list_resources() == []
+        assert await client.list_resource_templates() == []
+        with pytest.raises(ServerError, match="no such method"):
+            await client.list_tools()
+
+
+async def test_null_for_what_is_absent_is_understood() -> None:
+    schema = {"type": "object", "properties": {"a": {"default": None}}}
+    tool = {"name": "t", "title": None, "description": None, "annotations": {"title": None}, "inputSchema": schema, "_meta": None}
+
+    async def reply(asked: Asked) -> None:
+        if asked.method == "tools/list":
+            await asked.result({"tools": [tool], "nextCursor": None, "ttlMs": 0, "cacheScope": "public", "_meta": None})
+        else:
+            await asked.result(
+                {"content": [{"type": "text", "text": "a", "annotations": None}], "structuredContent": None, "isError": None}
+            )
+
+    async with http_client(reply) as (client, _):
+        (found,) = await client.list_tools()
+        assert (found.name, found.description, found.input_schema) == ("t", types.UNSET, schema)
+        answer = await client.call_tool("t")
+        assert answer.content == [types.TextContent(text="a")]
+        assert answer.structured_content is None
+        assert answer.is_error is types.UNSET

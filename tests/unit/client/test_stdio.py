@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from unit.client.peers import SCRIPT, script
 
 from callboard import types
+from callboard.client import stdio
 from callboard.client.client import Client
 from callboard.client.errors import ClientError, ConnectionFailed, InvalidAnswer, Origin, ProcessExited, RequestTimeout, ServerError
 from callboard.client.line import LineConnection
@@ -115,6 +117,86 @@ text(message, "done")
             assert words(await client.call_tool("t")) == "done"
             assert words(await client.call_tool("t")) == "done"
     assert "Listening..." in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"\\ud800"}]}}', "surrogate"),
+        ('{"jsonrpc":"2.0","id":%d,"result":{"content":[],"structuredContent":NaN}}', "not valid JSON"),
+        ('{"jsonrpc": "2.0", "id": %d, "result": {"content": [' + "[" * 200 + "]" * 200 + "]}}", "deeper than 128"),
+        ('{"jsonrpc":"2.0","result":{"content":[]},"id":%d,"result":{"content":[]}}', "twice"),
+        ('{"jsonrpc":"2.0","id":%d,"result":{},"error":{}}', "no method"),
+    ],
+)
+async def test_an_answer_that_can_t_be_read_ends_its_call_at_once(line: str, fault: str) -> None:
+    """A41, SA36: the limit is 30 s, so a hang would show; the call beside it goes on."""
+    body = f"""
+if method == "notifications/cancelled":
+    continue
+if params["name"] == "good":
+    good = message
+else:
+    print({line!r} % message["id"], flush=True)
+    text(good, "fine")
+"""
+    async with Client(script(body)) as client, asyncio.timeout(5):
+        good = asyncio.create_task(client.call_tool("good"))
+        await asyncio.sleep(0)
+        with pytest.raises(InvalidAnswer, match=f"(?i)can't be read: .*{fault}"):
+            await client.call_tool("bad")
+        assert words(await good) == "fine"
+
+
+async def test_a_log_line_that_has_an_id_is_no_answer() -> None:
+    body = 'print(json.dumps({"id": message["id"], "level": "info", "result": "?"}), flush=True); text(message, "done")'
+    async with Client(script(body)) as client:
+        assert words(await client.call_tool("t")) == "done"
+
+
+async def test_a_flood_of_noise_holds_up_nobody_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    flood = 'while True: sys.stdout.write("y\\n" * 100_000)'
+    with caplog.at_level(logging.WARNING, "callboard.client"):
+        async with asyncio.timeout(5):
+            async with Client(script(flood)) as client:
+                with pytest.raises(RequestTimeout):
+                    await client.call_tool("t", timeout=0.3)
+    first, count = caplog.messages
+    assert first.endswith("b'y'")
+    assert re.fullmatch(r"ignored \d{3,} lines in all .*", count)
+
+
+async def test_what_a_child_wrote_before_it_ended_is_read_however_slow_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "MAX_LINES", 10)
+    monkeypatch.setattr(stdio, "DRAIN", 0)
+    program = "import sys; print('line\\n' * 100, flush=True); sys.stdin.readline(); print('last', flush=True)"
+    stream = ChildStream([sys.executable, "-c", program], max_message=1000)
+    async with asyncio.timeout(5):
+        await stream.open(Origin("test"))
+        assert await stream.receive() == b"line"
+        await stream.send(b"go on")
+        await stream._exited.wait()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        found = [await stream.receive() for _ in range(100)]
+        assert found == [b"line"] * 99 + [b"last"]
+        with pytest.raises(EOFError):
+            await stream.receive()
+    await stream.aclose()
+
+
+async def test_a_child_that_speaks_no_mcp_is_quoted_when_the_connect_times_out() -> None:
+    with pytest.raises(RequestTimeout, match=r"(?s)within 0\.5 s.*serve MCP on stdin and stdout\?.*Uvicorn running") as caught:
+        async with Client(["sh", "-c", "echo Uvicorn running >&2; exec sleep 30"], timeout=0.5):
+            pytest.fail("it does not answer")
+    assert caught.value.method == "server/discover"
+
+
+async def test_what_a_child_writes_to_stderr_can_be_read() -> None:
+    body = 'print("a step", file=sys.stderr, flush=True); text(message, "done")'
+    async with Client(script(body)) as client:
+        await client.call_tool("t")
+    assert client.stderr == "a step\n"
 
 
 async def test_lines_may_end_in_crlf() -> None:

@@ -24,6 +24,7 @@ def test_a_target_is_named_in_errors(tmp_path: Path) -> None:
     assert named(["python", "my server.py"]) == "python 'my server.py'"
     assert named(Server("weather")) == "weather"
     assert named(program) == named(str(program)) == f"{sys.executable} -m callboard run {program} --stdio"
+    assert named(f"{program}:spare") == f"{sys.executable} -m callboard run {program}:spare --stdio"
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,9 @@ def test_a_target_is_named_in_errors(tmp_path: Path) -> None:
         ("npx server", ValueError, "command as a list"),
         ("it's", ValueError, "command as a list"),
         ("", ValueError, "no target"),
-        ("missing.py", ValueError, "no file missing.py"),
+        ("missing.py", ValueError, r"no file missing\.py$"),
+        ("missing.py:server", ValueError, r"no file missing\.py$"),
+        ("python server.py", ValueError, r"a list of words: \['python', 'server.py'\]"),
         ([], ValueError, "empty"),
         (["python", 7], TypeError, "list is no target"),
         (None, TypeError, "NoneType is no target"),

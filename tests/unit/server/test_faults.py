@@ -47,7 +47,7 @@ def test_long_lists_of_faults_are_cut_and_odd_keys_are_quoted() -> None:
     assert len(lines) == MAX_FAULTS + 2
     assert lines[1].startswith('- ["k 0"]: unknown argument')
     assert lines[-1].startswith("- and ")
-    with pytest.raises(ArgumentFaults, match="^Arguments are wrong:\n- a: required, missing\n- and there may be more$"):
+    with pytest.raises(ArgumentFaults, match=r"^Arguments are wrong:\n- a: required, missing\n- and there may be more$"):
         raise ArgumentFaults([(("a",), "required, missing")], complete=False)
     assert show_path(["a", 0, "b", "c d", "e" * 100, "\n"]) == f'a[0].b["c d"]["{"e" * 64}"]["\\n"]'
 

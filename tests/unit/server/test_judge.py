@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import jsonschema_rs
@@ -188,10 +189,16 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "abc"]), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def keyed(key: str, schemas: list[Any]) -> dict[str, Any]:
+    return {key: schemas}
+
+
 SCHEMAS = st.recursive(
     st.sampled_from(KEYWORDS) | st.booleans(),
     lambda inner: st.one_of(
-        *(st.lists(inner, min_size=1, max_size=3).map(lambda some, key=key: {key: some}) for key in ("anyOf", "oneOf", "allOf")),
+        *(st.lists(inner, min_size=1, max_size=3).map(partial(keyed, key)) for key in ("anyOf", "oneOf", "allOf")),
         inner.map(lambda one: {"not": one}),
         inner.map(lambda one: {"properties": {"a": one}, "items": one}),
     ),

@@ -1,12 +1,13 @@
 """A server's lifespan: entered once, however many transports serve it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
 
+from callboard.errors import RegistrationError
 from callboard.server.lifespan import Lifespan
 
 
@@ -118,12 +119,33 @@ async def bare_generator(_server: Any) -> AsyncIterator[None]:
     yield
 
 
-@pytest.mark.parametrize(("factory", "error"), [(takes_no_server, TypeError), (raises, RuntimeError), (bare_generator, TypeError)])
-async def test_a_factory_that_fails_does_so_every_time(factory: Callable[..., Any], error: type[Exception]) -> None:
-    lifespan = Lifespan("desk", factory)
+async def coroutine(_server: Any) -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("factory", "way_out"),
+    [(takes_no_server, "one argument"), (bare_generator, "asynccontextmanager"), (coroutine, "asynccontextmanager"), (5, "function")],
+)
+def test_what_can_be_no_lifespan_is_refused_at_once(factory: Any, way_out: str) -> None:
+    with pytest.raises(RegistrationError, match=way_out):
+        Lifespan("desk", factory)
+
+
+async def test_a_factory_that_fails_does_so_every_time() -> None:
+    lifespan = Lifespan("desk", raises)
     for _ in range(2):
-        with pytest.raises(error):
+        with pytest.raises(RuntimeError):
             await within(lifespan.enter())
+
+
+async def test_a_lifespan_yields_a_mapping() -> None:
+    @asynccontextmanager
+    async def lifespan(_server: Any) -> AsyncIterator[Any]:
+        yield object()
+
+    with pytest.raises(RegistrationError, match="yield a mapping"):
+        await within(Lifespan("desk", lifespan).enter())
 
 
 async def test_what_fails_on_the_way_out_is_heard() -> None:

@@ -80,7 +80,7 @@ def test_of_big_arguments_the_first_fault_of_each_alone_is_told() -> None:
     arguments = compile_raw_schema({"type": "object", "additionalProperties": {"items": {"type": "integer"}}})
     wrong = {"a": ["x", "x"], "b": ["x"]}
     assert [path for path, _ in faults(arguments, json.dumps(wrong).encode())] == ["a[0]", "a[1]", "b[0]"]
-    with pytest.raises(ArgumentFaults, match="^Arguments are wrong:") as caught:
+    with pytest.raises(ArgumentFaults, match=r"^Arguments are wrong:") as caught:
         arguments.bind(json.dumps(wrong).ljust(raw_schema.MAX_LISTED + 1).encode())
     assert [fault.path for fault in caught.value.faults] == ["a[0]", "b[0]"]
     assert str(caught.value).endswith("- and there may be more")

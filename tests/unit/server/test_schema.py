@@ -211,7 +211,7 @@ def test_what_only_the_engine_sees_is_listed_beside_what_the_schema_sees() -> No
     wrong = {"period": {"start": 2, "end": 1}, "code": "%", "amount": "secret", "count": "x", "keys": {"1": 1}}
     assert sorted(faults(arguments, wrong)) == [
         ("amount", "Invalid decimal string"),
-        ("code", "Invalid base64 encoded string"),
+        ("code", "must be bytes in base64"),
         ("count", "must be an integer"),
         ("period", "start must not be after end"),
     ]

@@ -362,9 +362,9 @@ class Base:
     tags: list[str] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Derived(Base):
-    __hash__ = None  # type: ignore[assignment] # it is not frozen
+    b: str = "z"
 
 
 @dataclass(slots=True)
@@ -387,6 +387,7 @@ class Holder(msgspec.Struct):
     [
         (Base, {}, {"a": None, "b": "x", "tags": []}),
         (Base, {"tags": ["t"], "b": "y"}, {"a": None, "b": "y", "tags": ["t"]}),
+        (Derived, {}, {"a": None, "b": "z", "tags": []}),
         (Slotted, {}, {"a": 1}),
         (Mixed, {}, {"a": 1, "b": 2}),
         (list[Base], [{}], [{"a": None, "b": "x", "tags": []}]),
@@ -417,12 +418,12 @@ def test_defaults_stand_in_the_dict_of_a_dataclass() -> None:
 
 class Ordered(TypedDict):
     zeta: str
-    alpha: NotRequired[Literal["y", 2, None, "x"]]
+    alpha: NotRequired[Literal["y", 2, None, "x"]]  # noqa: PYI061 the case
 
 
 def test_the_authors_order_is_kept() -> None:
     """M5, M12."""
-    assert compiled(Literal["a", 2, None]).input_schema["properties"]["x"] == {"enum": ["a", 2, None]}
+    assert compiled(Literal["a", 2, None]).input_schema["properties"]["x"] == {"enum": ["a", 2, None]}  # noqa: PYI061
     schema = compiled(list[Ordered]).input_schema
     assert list(schema["$defs"]["Ordered"]["properties"]) == ["zeta", "alpha"]
     assert schema["$defs"]["Ordered"]["properties"]["alpha"] == {"enum": ["y", 2, None, "x"]}

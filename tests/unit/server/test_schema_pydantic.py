@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -382,141 +380,6 @@ compile_result(dict[str, int]).shape({"a": 1})
 print([name for name in ("pydantic", "jsonschema_rs") if name in sys.modules])
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-@dataclasses.dataclass
-class Spot:
-    x: float
-    p0: int = 5
-
-
-@dataclasses.dataclass
-class Named:
-    name: str
-    spot: Spot | None = None
-
-
-class Options(typing_extensions.TypedDict):
-    depth: int
-
-
-def test_dataclasses_beside_models_and_in_unions() -> None:
-    """M1: what is said of the argument list holds for no class inside."""
-
-    def f(x: Spot | Named, y: Options | None = None, p0: Cat | None = None) -> None: ...
-
-    arguments = modelled(f)
-    assert arguments.input_schema["$defs"]["Spot"] == {
-        "type": "object",
-        "properties": {"x": {"type": "number"}, "p0": {"default": 5, "type": "integer"}},
-        "required": ["x"],
-    }
-    assert "additionalProperties" not in arguments.input_schema["$defs"]["Options"]
-    assert arguments.bind(b'{"x":{"x":1.5,"p0":1}}') == {"x": Spot(1.5, 1), "y": None, "p0": None}
-    assert arguments.bind(b'{"x":{"name":"a","spot":{"x":1},"more":1},"y":{"depth":1,"more":2},"p0":{"kind":"cat","lives":9}}') == {
-        "x": Named("a", Spot(1)),
-        "y": {"depth": 1},
-        "p0": Cat(kind="cat", lives=9),
-    }
-    assert faults(arguments, {"x": {"x": 1}, "more": 1}) == [("more", "unknown argument; there are: x, y, p0")]
-
-
-def test_aliases_of_every_form_win_over_the_name() -> None:
-    def f(
-        a: Annotated[int, Field(validation_alias="A")], b: Annotated[int, Field(alias="B")] = 1, c: int = Field(2, alias="C")
-    ) -> None: ...
-
-    assert modelled(f).bind(b'{"A":1,"B":2,"C":3}') == {"a": 1, "b": 2, "c": 3}
-
-
-class Boxed(msgspec.Struct):
-    spot: Named
-
-
-def test_structs_inside_keep_the_defaults_of_their_dataclasses() -> None:
-    """M2."""
-
-    def f(x: Boxed, model: Cat | None = None) -> None: ...
-
-    assert vars(modelled(f).bind(b'{"x":{"spot":{"name":"a"}}}')["x"].spot) == {"name": "a", "spot": None}
-
-
-def test_defaults_that_do_not_fit_are_not_advertised() -> None:
-    """M6."""
-
-    class Limits(BaseModel):
-        low: int = "none"  # type: ignore[assignment] # the case
-        high: int = 9
-
-    def f(x: Limits, y: Annotated[int, Field(ge=1)] = -1, z: Annotated[int, Field(ge=1)] = 1) -> None: ...
-
-    arguments = modelled(f)
-    assert [node.get("default") for node in arguments.input_schema["properties"].values()] == [None, None, 1]
-    assert [node.get("default") for node in arguments.input_schema["$defs"]["Limits"]["properties"].values()] == [None, 9]
-    assert arguments.bind(b'{"x":{}}')["y"] == -1
-
-
-class City(BaseModel):
-    name: str
-
-    @field_validator("name")
-    @classmethod
-    def check(cls, name: str) -> str:
-        if name.startswith("X"):
-            raise ValueError("no city begins with X")
-        return name
-
-
-def test_of_alternatives_that_fit_by_schema_the_authors_check_speaks() -> None:
-    """M11."""
-
-    def f(place: Spot | City | None, n: int = 0) -> None: ...
-
-    assert faults(modelled(f), {"place": {"name": "Xy"}}) == [("place.name", "no city begins with X")]
-    assert faults(modelled(f), {"place": {"name": "Xy"}, "n": "1"}) == [
-        ("n", "must be an integer"),
-        ("place.name", "no city begins with X"),
-    ]
-
-
-class And(BaseModel):
-    left: And | Or | Lit
-    right: And | Or | Lit
-
-
-class Or(BaseModel):
-    left: And | Or | Lit
-    right: And | Or | Lit
-
-
-class Lit(BaseModel):
-    value: int
-
-
-def both(value: Any, depth: int) -> Any:
-    for _ in range(depth):
-        value = {"left": value, "right": {"value": 1}}
-    return value
-
-
-@pytest.mark.parametrize("leaf", [1, "x"])
-def test_alternatives_that_hold_themselves_cost_little(leaf: Any) -> None:
-    """A1: pydantic reads a value twice as often with every level; what would take long is refused."""
-
-    def f(e: And | Or | Lit) -> None: ...
-
-    arguments = modelled(f)
-    assert arguments.bind(msgspec.json.encode({"e": both({"value": 1}, 5)}))["e"].left.left.left.left.left == Lit(value=1)
-    began = time.process_time()
-    found = faults(arguments, {"e": both({"value": leaf}, 60)})
-    assert found == [("", "nested too deeply for the alternatives that they are made of")]
-    assert time.process_time() - began < 0.5
-
-
-def test_long_lists_of_alternatives_are_no_matter() -> None:
-    def f(e: list[And | Or | Lit]) -> None: ...
-
-    assert len(modelled(f).bind(msgspec.json.encode({"e": [both({"value": 1}, 2)] * 3_000}))["e"]) == 3_000
 
 
 # results

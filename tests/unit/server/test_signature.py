@@ -354,7 +354,6 @@ class Silent:
         (Waver(), "Waver", "Waves."),
         (Silent(), "Silent", ""),
         (functools.partial(Greeter(), name="x"), "Greeter", "Greets."),
-        (Greeter().__call__, "__call__", "Greets."),
     ],
     ids=str,
 )
@@ -384,7 +383,7 @@ Marked = typing_extensions.TypeAliasType("Marked", Annotated[str, MARK])
     [
         Annotated[str, MARK],
         Annotated[str | None, "text", MARK],
-        Annotated[str, MARK] | None,
+        Optional[Annotated[str, MARK]],  # noqa: UP045 the case
         Marked,
         Annotated[Annotated[str, MARK], "text"],
         Annotated[Marked, "text"],
