@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import stat
@@ -15,7 +16,7 @@ from callboard.server.context import ListenLimits
 from callboard.transport.asgi import App
 from callboard.transport.endpoint import Endpoint
 from callboard.transport.ports import refuse_port
-from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, is_loopback
+from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, is_address, is_loopback
 from callboard.transport.stream import Scope
 from callboard.wire.versions import LATEST
 
@@ -132,7 +133,8 @@ def run(
     Args:
         server: The server.
         transport: `http` (uvicorn), or `stdio`.
-        host: Address to listen on. Any other than a loopback one lets clients of other machines in.
+        host: Address to listen on. Any other than a loopback one lets clients of other machines in, who may ask for it by this name or
+            by any IP address; further names go into `hosts`.
         port: Port to listen on.
         log_level: Of uvicorn: `critical`, `error`, `warning`, `info`, `debug`, `trace`.
         options: What functions see as `ctx.options`.
@@ -141,18 +143,27 @@ def run(
     Raises:
         RegistrationError: An option can't work, or the port can't be had; the text says why.
     """
+    if transport not in {"http", "stdio"}:
+        raise RegistrationError(f"callboard.run: transport is 'http' (Streamable HTTP) or 'stdio', not {transport!r}.")
     if transport == "stdio":
+        if http:
+            raise RegistrationError(f"callboard.run: {next(iter(http))} is an option of HTTP; leave it out with transport='stdio'.")
         from callboard.transport.stdio import run as run_stdio
 
         run_stdio(endpoint(server, options=options))
         return
-    from callboard.transport.http_server import serve
+    from callboard.transport.http_server import LOG_LEVELS, serve
 
+    if log_level not in LOG_LEVELS:
+        raise RegistrationError(f"callboard.run: log_level is one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise RegistrationError(f"callboard.run: port is an integer from 0 to 65535, not {port!r}.")
+    if unknown := sorted(http.keys() - inspect.signature(asgi).parameters.keys()):
+        raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; beside its own options it takes those of callboard.asgi.")
     if complaint := refuse_port(host, port):
         raise RegistrationError(f"callboard.run: {complaint} (port=...).")
-    if not is_loopback(host):
-        http.setdefault("allow_remote", True)
-        http.setdefault("hosts", (*LOOPBACK_HOSTS, host))
+    http.setdefault("allow_remote", not (host == "localhost" or (is_address(host) and is_loopback(host))))
+    http.setdefault("hosts", (*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
     if _is_piped():
         text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
         logging.getLogger("callboard").warning(text, server.name)

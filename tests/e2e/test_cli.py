@@ -26,7 +26,7 @@ PROGRAM = '''
 import asyncio, os
 print("loading")
 os.system("echo a child of the program")
-from callboard import Context, Server, ToolError, image
+from callboard import Context, Fail, Server, ToolError, image
 
 server = Server("board", version="3", instructions="Be kind.")
 spare = Server("spare")
@@ -55,6 +55,14 @@ async def tenant(ctx: Context) -> str:
 @server.tool
 async def picture() -> list:
     return [image(b"12345", "image/png")]
+
+@server.tool
+async def crash() -> str:
+    return str(1 / 0)
+
+@server.tool
+async def refuse() -> str:
+    raise Fail.custom(4001, "not today")
 
 @server.tool
 async def fail() -> str:
@@ -95,9 +103,9 @@ def url(folder: Path) -> Iterator[str]:
 def callboard(folder: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Runs the command in the program's folder."""
 
-    def run(*words: str) -> "subprocess.CompletedProcess[str]":
+    def run(*words: str, traceback: bool = False) -> "subprocess.CompletedProcess[str]":
         ran = subprocess.run([*CALLBOARD, *words], cwd=folder, capture_output=True, text=True, timeout=30, check=False)
-        assert "Traceback (most recent call last)" not in ran.stderr
+        assert ("Traceback (most recent call last)" in ran.stderr) == traceback
         return ran
 
     return run
@@ -131,6 +139,8 @@ def test_the_program_is_listed_over_http(callboard: Callboard, url: str) -> None
         "tools\tsteps\t",
         "tools\ttenant\t",
         "tools\tpicture\t",
+        "tools\tcrash\t",
+        "tools\trefuse\t",
         "tools\tfail\t",
         "resources\tnote://one\t",
         "resourceTemplates\tnote://by/{name}\t",
@@ -146,7 +156,7 @@ def test_a_program_is_listed_over_stdio(callboard: Callboard, target: str) -> No
     found = json.loads(ran.stdout)
     assert found["server"] == {"name": "board", "version": "3"}
     assert found["instructions"] == "Be kind."
-    assert [tool["name"] for tool in found["tools"]] == ["echo", "add", "steps", "tenant", "picture", "fail"]
+    assert [tool["name"] for tool in found["tools"]] == ["echo", "add", "steps", "tenant", "picture", "crash", "refuse", "fail"]
     assert found["tools"][0]["inputSchema"]["properties"]["text"] == {"type": "string"}
     assert [template["uriTemplate"] for template in found["resourceTemplates"]] == ["note://by/{name}"]
 
@@ -174,6 +184,24 @@ def test_the_whole_result_as_json(callboard: Callboard, url: str) -> None:
     assert found["structuredContent"] == 3.0
     assert found["content"] == [{"type": "text", "text": "3.0"}]
     assert callboard("call", url, "picture").stdout == "[image: image/png, 6 bytes; --json shows it]\n"
+
+
+def test_a_tool_that_crashes_shows_what_its_program_says(callboard: Callboard, url: str) -> None:
+    ran = callboard("call", "board.py", "crash", traceback=True)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "The end of what the server wrote to standard error:\n" in ran.stderr
+    assert "ZeroDivisionError" in ran.stderr
+    assert "ZeroDivisionError" not in callboard("call", url, "crash").stderr
+    refused = callboard("call", "board.py", "refuse").stderr
+    assert refused.startswith("Error: tools/call 'refuse' at ")
+    assert refused.endswith(": not today (error 4001)\n")
+
+
+def test_what_is_no_server_is_said_in_short(callboard: Callboard) -> None:
+    ran = callboard("list", f"{sys.executable} -c 'for number in range(9): print(number)'")
+    assert ran.returncode == 1
+    assert "ended with exit code 0" in ran.stderr
+    assert ran.stderr.count("ignored a line") == 1
 
 
 def test_headers_go_with_the_requests(callboard: Callboard, url: str) -> None:
@@ -262,7 +290,7 @@ def test_a_taken_port_is_one_sentence(callboard: Callboard) -> None:
         port = taken.getsockname()[1]
         ran = callboard("run", "board.py", "--port", str(port))
     assert (ran.returncode, ran.stderr) == (
-        2, f"Error: Port {port} on 127.0.0.1 is in use: stop what serves there, or choose another one.\n",
+        2, f"Error: Can't serve: port {port} on 127.0.0.1 is in use: stop what serves there, or choose another one.\n",
     )  # fmt: skip
 
 
@@ -277,6 +305,20 @@ def test_a_server_that_is_told_to_stop_stops_well(folder: Path, tmp_path: Path, 
         assert started.wait(5) == 0
     assert "Traceback" not in log.read_text()
     assert "Aborted" not in log.read_text()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_ctrl_c_in_a_terminal_reaches_a_reloading_server_once(folder: Path, tmp_path: Path) -> None:
+    """The terminal signals the watcher's whole process group; a second signal would mean "at once" to the server."""
+    port, log = free_port(), tmp_path / "log"
+    with process([*CALLBOARD, "run", "board.py", "--port", str(port), "--reload", "--log-level", "info"], log, cwd=folder) as started:
+        wait_until_listening(started, port, log)
+        os.killpg(started.pid, signal.SIGINT)
+        assert started.wait(5) == 0
+    text = log.read_text()
+    assert "Application shutdown complete." in text or "Finished server process" in text
+    assert "appears unsupported" not in text
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 

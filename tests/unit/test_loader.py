@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from callboard import loader
 from callboard.loader import LoadError, load_server, split_place
 
 ONE = "from callboard import Server\n{name} = Server('one')\n"
@@ -98,6 +99,23 @@ def test_a_program_that_fails_is_blamed_in_its_own_lines(folder: Path) -> None:
     assert "ZeroDivisionError" in text
     assert "loader.py" not in text
     assert "importlib" not in text
+
+
+@pytest.mark.parametrize("library", ["venv/lib/python3/site-packages", ".venv/Lib/site-packages", "usr/dist-packages"])
+def test_an_environment_in_the_folder_is_not_the_program(folder: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / library).mkdir(parents=True)
+    (folder / library / "chores.py").write_text("from callboard import RegistrationError\ndef work():\n    raise RegistrationError('no')\n")
+    monkeypatch.syspath_prepend(folder / library)
+    (folder / "prog.py").write_text("import chores\n\nchores.work()\n")
+    with pytest.raises(LoadError, match=r"^prog\.py, line 3: no$"):
+        load_server("prog.py")
+
+
+def test_this_package_is_not_the_program_wherever_it_lies() -> None:
+    package = Path(loader.__file__).parent
+    assert not loader._is_theirs(package / "server" / "signature.py", package.parent)
+    assert loader._is_theirs(package.parent / "program.py", package.parent)
+    assert not loader._is_theirs(Path("/elsewhere/program.py"), package.parent)
 
 
 def test_a_missing_import_of_a_program_is_the_program_s_failure(folder: Path) -> None:

@@ -73,7 +73,7 @@ class Subscription:
         """Open the stream and wait for the acknowledgement.
 
         Raises:
-            ClientError: The server refuses, or can't be reached.
+            ClientError: The server refuses, grants nothing of what was asked, or can't be reached.
         """
         self._task = asyncio.create_task(self._listen(), name=f"callboard subscription at {self._origin.target}")
         try:
@@ -152,8 +152,11 @@ class Subscription:
 
     def _acknowledge(self, granted: v.SubscriptionFilter) -> None:
         """SB-07: compare what is granted with what was asked."""
+        asked = [name for name in v.SubscriptionFilter.__struct_fields__ if getattr(self._wanted, name)]
+        missing = [name for name in asked if not getattr(granted, name)]
+        if asked and missing == asked:
+            raise ClientError(f"the server tells of nothing that was asked for ({', '.join(asked)})", self._origin)
         self.granted = granted
-        missing = [name for name in v.SubscriptionFilter.__struct_fields__ if getattr(self._wanted, name) and not getattr(granted, name)]
         if missing:
             logger.warning("%s does not send all that was asked: no %s", self._origin.target, ", ".join(missing))
 

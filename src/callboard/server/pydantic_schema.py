@@ -6,6 +6,7 @@ pydantic is optional and heavy: it is imported when the first such tool is regis
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,22 +15,23 @@ from typing import Annotated, Any, get_origin
 import msgspec
 
 from callboard.server.annotation import Filler, compile_filler, rebuild
-from callboard.server.arguments import Misfit, TypedArguments, Unsupported
+from callboard.server.arguments import MAX_LISTED, Misfit, TypedArguments, Unsupported
 from callboard.server.coercion import parse_plain
 from callboard.server.faults import MAX_FINDINGS, ArgumentFaults, Finding, covered
 from callboard.server.json_schema import Generator, describe_fields, inline_root
 from callboard.server.judge import Judge
 from callboard.server.signature import EMPTY, Parameter, Signature
-from callboard.server.subschemas import children, field_schema, item_schema, resolve, walk
+from callboard.server.subschemas import children, resolve, walk
 
 __all__ = ["PydanticArguments", "PydanticResult"]
 
+_log = logging.getLogger("callboard")
 _STRUCT = "x-callboard-struct"
 """Stands for a Struct's schema until the definitions are put together."""
-MAX_EFFORT = 30_000
-"""How many values pydantic may read for one call, those read again counted again, before their number must be in proportion.
+MAX_EFFORT = 80_000
+"""How often pydantic may read objects for one call, again for every alternative, before that must be in proportion to their number.
 
-Only unions that hold themselves get there, at about ten levels; with `Field(discriminator=...)` they never do."""
+Only unions that hold themselves in two alternatives or more get there, at 13 levels; with `Field(discriminator=...)` they never do."""
 _MOMENTS = ("date-time", "time", "duration")
 """Formats that pydantic names for output also where the value has no offset, a sign or fractions; see `json_schema`."""
 
@@ -64,18 +66,33 @@ class PydanticArguments(TypedArguments):
             if parameter.description:
                 node.setdefault("description", parameter.description)
         super().__init__(schema)
-        self._is_branching = any(_reaches_itself(node, schema) for _, node in walk(schema) if len(_classes(node)) > 1)
+        self._label = signature.label
+        self._ways = max((_ways_back(node, schema) for _, node in walk(schema) if len(node.get("anyOf", ())) > 1), default=0)
         # said per call, strictness holds in models inside too; where a field says otherwise, the field wins
         self._validate = functools.partial(model.__pydantic_validator__.validate_json, strict=True)
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """See `Arguments.bind`."""
-        if self._is_branching and (fault := _overgrown(self.input_schema, parse_plain(raw or b"{}"))):
-            raise ArgumentFaults([((), fault)])
+        if self._ways > 1:
+            self._check_effort(bytes(raw or b"{}"))
         try:
             return self.convert(bytes(raw or b"{}"))
         except self.refusals:
             return self.explain(raw or b"{}")
+
+    def _check_effort(self, raw: bytes) -> None:
+        """Refuse what would hold pydantic for long: it reads a value anew for every alternative of every union around it."""
+        effort, objects = _effort(raw, self._ways)
+        if effort > max(MAX_EFFORT, 8 * objects):
+            if self._label:  # once: the way out is the author's
+                _log.warning("%s: arguments that would take long were refused; its union needs Field(discriminator=...)", self._label)
+                self._label = ""
+            raise ArgumentFaults([((), "nested too deeply for the alternatives that they are made of")])
+        if effort > MAX_EFFORT // 50:  # what doesn't fit takes it longest, and the schema knows at once
+            instance = parse_plain(raw)
+            findings, complete = self.judge.findings(instance, big=objects > MAX_LISTED)
+            if findings:
+                raise ArgumentFaults(findings, complete=complete)
 
     def convert(self, data: bytes) -> dict[str, Any]:
         """See `TypedArguments.convert`."""
@@ -307,50 +324,40 @@ def _findings(refusal: Any, instance: Any, known: list[Finding] | None = None) -
             yield _place(error["loc"], instance), _expectation(error)
 
 
-def _classes(union: dict[str, Any]) -> list[Any]:
-    """The alternatives of a union that pydantic tries one after the other, so far as they are classes."""
-    return [branch for branch in union.get("anyOf", ()) if "$ref" in branch]
+def _ways_back(union: dict[str, Any], root: dict[str, Any]) -> int:
+    """How many of a union's alternatives hold the union."""
+    return sum(1 for branch in union["anyOf"] if _reaches(branch, union, root))
 
 
-def _reaches_itself(schema: dict[str, Any], root: dict[str, Any]) -> bool:
+def _reaches(schema: dict[str, Any], goal: dict[str, Any], root: dict[str, Any]) -> bool:
     waiting, seen = [schema], set[int]()
     while waiting:
         node = waiting.pop()
-        inner = [part for _, part in children(node)] + ([resolve(root, node["$ref"])] if "$ref" in node else [])
-        if any(part is schema for part in inner):
+        if node is goal:
             return True
+        inner = [part for _, part in children(node)] + ([resolve(root, node["$ref"])] if "$ref" in node else [])
         waiting += [part for part in inner if id(part) not in seen]
         seen.update(map(id, inner))
     return False
 
 
-def _overgrown(schema: dict[str, Any], arguments: Any) -> str | None:
-    """Say that arguments would hold pydantic for long: it reads a value anew for every alternative of every union around it."""
-    efforts: dict[tuple[int, int], int] = {}
-
-    def effort(part: Any, value: Any) -> int:
-        if not isinstance(part, dict) or not isinstance(value, dict | list):
-            return 1
-        place = id(part), id(value)
-        if place not in efforts:
-            efforts[place] = 1
-            same = [*part.get("anyOf", ()), *part.get("oneOf", ()), *part.get("allOf", ())]
-            same += [resolve(schema, part["$ref"])] if "$ref" in part else []
-            inner = (
-                ((field_schema(part, name), field) for name, field in value.items())
-                if isinstance(value, dict)
-                else ((item_schema(part, at), item) for at, item in enumerate(value))
-            )
-            efforts[place] = 1 + sum(effort(one, value) for one in same) + sum(effort(*one) for one in inner)
-        return efforts[place]
-
-    try:
-        total = effort(schema, arguments)
-    except RecursionError:
-        return "nested too deeply"
-    return "nested too deeply for the alternatives that they are made of" if total > max(MAX_EFFORT, 50 * len(efforts)) else None
+def _effort(raw: bytes, ways: int) -> tuple[int, int]:
+    """How often objects are read in all, when each is read for every way through the objects around it; and how many there are."""
+    effort, objects, weight = 0, 0, 1
+    for byte in _STRING.sub(b"", raw).translate(None, _NO_BRACES):
+        if byte == ord("{"):
+            effort += weight
+            objects += 1
+            weight *= ways
+            if effort > MAX_EFFORT * len(raw):  # whatever follows
+                break
+        else:
+            weight = weight // ways or 1
+    return effort, objects
 
 
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACES = bytes(set(range(256)) - set(b"{}"))
 _SAYABLE = re.compile(
     r"_type$|^(missing|extra_forbidden|unexpected_keyword|literal_error|enum|const|union_tag|none_required|string_|too_|greater_|less_)"
 )

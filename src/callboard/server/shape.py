@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterable, Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from pathlib import PurePath
 from typing import Any, NoReturn, TypeAlias, Union, get_args, get_origin
 
 import msgspec
@@ -46,8 +48,8 @@ class ResultError(CallboardError):
     """What a tool returned can't be sent. It is the author's to mend; the text names the function and has no values in it."""
 
 
-ToolResult: TypeAlias = tuple[list[Block], msgspec.Raw | None]
-"""Content blocks, and `structuredContent` as JSON: None where there is none (JSON's null is `Raw(b"null")`)."""
+ToolResult: TypeAlias = tuple[list[Block], msgspec.Raw | None, dict[str, Any] | None]
+"""Content blocks; `structuredContent` as JSON, None where there is none (JSON's null is `Raw(b"null")`); the author's own `_meta`."""
 
 
 class Shape:
@@ -131,7 +133,7 @@ def _open(shape: Callable[[Any], ToolResult], label: str) -> Callable[[Any], Too
 
     def shape_open(value: Any) -> ToolResult:
         if type(value) is str and value.isascii():
-            return [TextContent(text=value)], None
+            return [TextContent(text=value)], None, None
         try:
             return shape(value)
         except ResultError as error:
@@ -149,7 +151,7 @@ def _shape_text(value: Any) -> ToolResult:
     if type(value) is str:
         if not value.isascii():
             _check_text(value)
-        return [TextContent(text=value)], None
+        return [TextContent(text=value)], None, None
     if isinstance(value, str):  # of a subclass, an enum for example
         return _shape_text(str.__str__(value))
     raise ResultError(f"it returned {type(value).__name__}, but its annotation says str")
@@ -159,13 +161,13 @@ def _shape_value(value: Any) -> ToolResult:
     if type(value) is dict:
         return _shape_data(encode_value(value))
     if value is None:
-        return [], None
+        return [], None, None
     if isinstance(value, str):
         return _shape_text(value)
     if isinstance(value, _BLOCKS):
-        return [value], None
+        return [value], None, None
     if isinstance(value, list | tuple) and isinstance(next((item for item in value if not isinstance(item, str)), None), _BLOCKS):
-        return [_block(item) for item in value], None
+        return [_block(item) for item in value], None, None
     if isinstance(value, _REFUSED):
         raise ResultError(_BYTES_WAY_OUT if isinstance(value, _BYTES) else "a tool returns its value as it is, without Reply")
     if isinstance(value, CallToolResult):
@@ -189,7 +191,7 @@ def _structured(result: Result, label: str) -> Callable[[Any], ToolResult]:
 
 def _shape_data(data: bytes) -> ToolResult:
     """TL-10: the JSON stands in a text block too."""
-    return [TextContent(text=str(data, "utf-8"))], msgspec.Raw(data)
+    return [TextContent(text=str(data, "utf-8"))], msgspec.Raw(data), None
 
 
 def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, required: bool) -> ToolResult:
@@ -197,13 +199,14 @@ def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, requ
     structured = value.structured_content
     if value.is_error is True:
         raise ToolError(value.content, structured=None if structured is msgspec.UNSET else structured)
-    if value.meta is not msgspec.UNSET and not all(key.startswith("io.modelcontextprotocol/") for key in value.meta):
-        raise ResultError("a returned CallToolResult can't carry _meta of its own; leave meta= away")  # the protocol's own is written anew
+    given = {} if value.meta is msgspec.UNSET else value.meta
+    # of a result that was got from another server, what the protocol says there is said anew (MT-05)
+    meta = {key: item for key, item in given.items() if not key.startswith("io.modelcontextprotocol/")} or None
     if structured is msgspec.UNSET:
         if required:
             raise ResultError("the tool has an output schema, so its CallToolResult needs structured_content (TL-08)")
-        return value.content, None
-    return value.content, msgspec.Raw(encode(structured))
+        return value.content, None, meta
+    return value.content, msgspec.Raw(encode(structured)), meta
 
 
 def _block(item: Any) -> Block:
@@ -242,6 +245,8 @@ def _reason(value: Any, error: Exception) -> str | None:
     """Why a value can't be sent, without any of it: messages of the engines may repeat it. None for errors of the author's own code."""
     if isinstance(error, Misfit):
         return _not_finite(value) or f"it does not fit its type: {error}"
+    if isinstance(error, _NotFinite):
+        return str(error)
     if isinstance(error, UnicodeEncodeError) or "surrogates not allowed" in str(error):
         return "a text in it has half of a surrogate pair; decode with errors='replace'"
     if isinstance(error, RecursionError):
@@ -285,6 +290,10 @@ def _field_names(value: Any) -> list[str]:
     return list(names)
 
 
+class _NotFinite(ValueError):  # noqa: N818 its text becomes a ResultError's
+    """A number has no JSON form."""
+
+
 class _Foreign(TypeError):  # noqa: N818 its text becomes part of a ResultError's
     """A value has no JSON form."""
 
@@ -303,11 +312,34 @@ class _Foreign(TypeError):  # noqa: N818 its text becomes part of a ResultError'
 
 
 def _encode_foreign(value: Any) -> Any:
-    """Encode what msgspec can't: pydantic models inside other values."""
+    """Encode what msgspec can't: pydantic models inside other values, and everyday types of the standard library and of numpy."""
     serializer = getattr(type(value), "__pydantic_serializer__", None)
-    if serializer is None:
-        raise _Foreign(value)
-    return serializer.to_python(value, mode="json", by_alias=True, warnings="error")
+    if serializer is not None:
+        return serializer.to_python(value, mode="json", by_alias=True, warnings="error")
+    if isinstance(value, bool):  # a key: elsewhere they are encoded
+        return str(value).lower()
+    for kinds, convert in _PLAIN:
+        if isinstance(value, kinds):
+            plain = convert(value)
+            break
+    else:
+        if not hasattr(value, "tolist"):
+            raise _Foreign(value)
+        plain = value.tolist()
+    if isinstance(plain, list) and (reason := _not_finite(plain)):  # nobody can see it afterwards: an iterator is used up
+        raise _NotFinite(reason)
+    return plain
+
+
+_PLAIN: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (str, str.__str__),
+    (int, int),
+    (float, float),
+    (PurePath, str),
+    (Mapping, dict),
+    ((deque, range, KeysView, ValuesView, ItemsView, Iterator), list),
+)
+"""Types with an obvious form that msgspec doesn't encode, subclasses of its own among them."""
 
 
 def _encode_dumped(value: Any) -> bytes:

@@ -48,7 +48,7 @@ class StringArguments:
         """
         faults = [f"{name}: required, missing" for name in self._required if name not in values]
         if self._strict:
-            faults += [f"{name}: unknown argument" for name in values if name not in self._known]
+            faults += [f"{show_path([name])}: unknown argument" for name in values if name not in self._known]
         kwargs: dict[str, Any] = {}
         for name, value in values.items():
             if name not in self._known:

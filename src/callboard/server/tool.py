@@ -112,7 +112,7 @@ class Tool:
             kwargs = self._arguments.bind(raw)
             if self._raw_parameter is not None:
                 kwargs = {self._raw_parameter: kwargs}
-            content, structured = self._shape(await self._run(kwargs, ctx))
+            content, structured, meta = self._shape(await self._run(kwargs, ctx))
         except ArgumentFaults as faults:
             return Reply({"content": [v.TextContent(text=str(faults))], "isError": True})
         except ToolError as error:
@@ -122,9 +122,12 @@ class Tool:
             if isinstance(sole, ToolError):
                 return _failure(sole)
             raise
-        if structured is None:
-            return Reply({"content": content})
-        return Reply({"content": content, "structuredContent": structured})
+        value: dict[str, Any] = {"content": content}
+        if structured is not None:
+            value["structuredContent"] = structured
+        if meta is not None:
+            value["_meta"] = meta
+        return Reply(value)
 
 
 def sole_error(error: BaseException) -> BaseException:

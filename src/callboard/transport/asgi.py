@@ -83,10 +83,7 @@ class App:
         if len(headers) != len(scope["headers"]):
             headers[b"accept"] = b",".join(value for name, value in scope["headers"] if name == b"accept") or b"*/*"
         if (fail := self._check(scope, headers)) is not None:
-            if fail.reason is Reason.BODY_TOO_LARGE:
-                await _refuse_and_linger(scope, receive, send, fail, [])
-            else:
-                await self._refuse(send, fail, [])
+            await _refuse_unread(scope, receive, send, fail, [])
             return
         extra: _Headers = []
         if self._cors and (origin := headers.get(b"origin")) is not None and origin.decode("latin-1").lower() in self.rules.origins:
@@ -94,7 +91,7 @@ class App:
         if scope["method"] != "POST":
             await self._serve_other(scope["method"], headers, send, extra)
         elif (fail := check_media(headers)) is not None:
-            await self._refuse(send, fail, extra)
+            await _refuse_unread(scope, receive, send, fail, extra)
         else:
             await self._serve_post(scope, headers, receive, send, extra)
 
@@ -102,7 +99,7 @@ class App:
         accept = headers.get(b"accept")
         accepted = self._accepts.get(accept) or _remember(self._accepts, accept, accepted_types(accept))
         if accepted == (False, False) or (self._json_only and not accepted[0]):
-            await self._refuse(send, Fail(Reason.NOT_ACCEPTABLE), extra)
+            await _refuse_unread(scope, receive, send, Fail(Reason.NOT_ACCEPTABLE), extra)
             return
         received = await receive()
         if received["type"] != "http.request":
@@ -112,7 +109,7 @@ class App:
             body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
         if body is None:
             fail = Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body).")
-            await _refuse_and_linger(scope, receive, send, fail, extra)
+            await _refuse_unread(scope, receive, send, fail, extra)
             return
         message = decode(body)
         if not isinstance(message, RawRequest):
@@ -234,10 +231,14 @@ async def _read_rest(body: bytes, receive: Receive, limit: int, *, more: bool) -
     return None if size > limit else b"".join(parts)
 
 
-async def _refuse_and_linger(scope: Scope, receive: Receive, send: Send, fail: Fail, extra: _Headers) -> None:
-    """Refuse a body that is still coming: closing at once would reset the connection before a client that writes has read why."""
+async def _refuse_unread(scope: Scope, receive: Receive, send: Send, fail: Fail, extra: _Headers) -> None:
+    """Refuse a request whose body may still be coming, and throw away a bounded rest of it.
+
+    Ending at once would reset the connection before a client that still writes has read why, and some servers lose what else is on it.
+    """
     status, answer = render_fail(None, fail)
-    headers = [*extra, *_closing(scope), (b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
+    too_large = _closing(scope) if fail.reason is Reason.BODY_TOO_LARGE else []
+    headers = [*extra, *too_large, (b"content-length", b"%d" % len(answer)), (b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": answer, "more_body": True})
     left, more = LINGER_BYTES, True

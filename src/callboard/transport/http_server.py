@@ -16,10 +16,11 @@ from callboard.transport.asgi import App
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["serve"]
+__all__ = ["LOG_LEVELS", "serve"]
 
 # mallopt's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (its maximum), in bytes.
 _MALLOC = {-1: 512 * 2**20, -2: 64 * 2**20, -3: 32 * 2**20}
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 # Seconds that running calls get once the process is told to stop.
 GRACE = 30
 

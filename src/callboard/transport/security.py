@@ -13,7 +13,7 @@ import msgspec
 
 from callboard.errors import Fail, Reason, RegistrationError
 
-__all__ = ["LOOPBACK_HOSTS", "HttpRules", "accepted_types", "check", "check_caller", "check_media", "is_loopback"]
+__all__ = ["LOOPBACK_HOSTS", "HttpRules", "accepted_types", "check", "check_caller", "check_media", "is_address", "is_loopback"]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _JSON, _SSE = "application/json", "text/event-stream"
@@ -38,6 +38,7 @@ class HttpRules(msgspec.Struct, frozen=True):
 
     Attributes:
         hosts: Names that the `Host` header may have, with any port, or `name:port`; `*.example.com` for subdomains; `*` for any.
+            With `allow_remote` any IP address will do, too.
         origins: Web origins that may call (`https://app.example.com`); a page of the very host that is asked may always.
         allow_remote: Whether peers outside this machine may connect.
         max_body: Bytes.
@@ -105,7 +106,7 @@ def check_caller(rules: HttpRules, peer: str | None, host: bytes | None, origin:
         )
     name = b"" if host is None else host
     asked = name.decode("latin-1").lower()
-    if not _host_allowed(rules.hosts, asked):
+    if not _host_allowed(rules, asked):
         return Fail(
             Reason.HOST, f"Host {_quoted(asked)} is not allowed; name it in hosts=... if it is this server's (DNS rebinding protection)."
         )
@@ -137,6 +138,15 @@ def is_loopback(host: str) -> bool:
         return True
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def accepted_types(accept: bytes | None) -> tuple[bool, bool]:
@@ -181,11 +191,13 @@ def _duplicate_header(raw: Iterable[tuple[bytes, bytes]]) -> str | None:
     return None
 
 
-def _host_allowed(allowed: tuple[str, ...], host: str) -> bool:
+def _host_allowed(rules: HttpRules, host: str) -> bool:
     name, separator, port = host.rpartition(":")
     if not separator or not port.isdigit():
         name = host
-    return any(rule in {"*", host, name} or (rule.startswith("*.") and name.endswith(rule[1:])) for rule in allowed)
+    if rules.allow_remote and is_address(name.removeprefix("[").removesuffix("]")):
+        return True  # rebinding is done with names: a page that asks for an address is of that address
+    return any(rule in {"*", host, name} or (rule.startswith("*.") and name.endswith(rule[1:])) for rule in rules.hosts)
 
 
 def _origin_allowed(rules: HttpRules, origin: str, host: str) -> bool:

@@ -300,8 +300,16 @@ async def test_an_answer_that_can_t_be_read_says_why() -> None:
 
 
 async def test_tls_to_a_server_without_it_is_named() -> None:
-    async with HttpPeer(ok) as peer, Client(peer.url.replace("http:", "https:")) as client:
-        with pytest.raises(ConnectionFailed, match=r"over TLS: (wrong version number|record layer failure|packet length too long).*https"):
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp") as client:
+        with pytest.raises(
+            ConnectionFailed, match=r"over TLS: (wrong version number|record layer failure|packet length too long); .*https"
+        ):
             await client.discover()
 
 

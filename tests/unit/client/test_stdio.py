@@ -155,15 +155,53 @@ async def test_a_log_line_that_has_an_id_is_no_answer() -> None:
 
 
 async def test_a_flood_of_noise_holds_up_nobody_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    flood = 'while True: sys.stdout.write("y\\n" * 100_000)'
+    flood = """
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0))).start()
+while True: sys.stdout.write("y\\n" * 100_000)
+"""
     with caplog.at_level(logging.WARNING, "callboard.client"):
-        async with asyncio.timeout(5):
-            async with Client(script(flood)) as client:
-                with pytest.raises(RequestTimeout):
-                    await client.call_tool("t", timeout=0.3)
+        async with Client(script(flood, before="import threading\n")) as client, asyncio.timeout(2):
+            with pytest.raises(RequestTimeout):
+                await client.call_tool("t", timeout=0.3)
     first, count = caplog.messages
     assert first.endswith("b'y'")
     assert re.fullmatch(r"ignored \d{3,} lines in all .*", count)
+
+
+class Chatter:
+    """A stream that always has another line, up to a limit."""
+
+    last_words = ""
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    async def open(self, origin: Origin) -> None:
+        del origin
+
+    async def send(self, line: bytes) -> None:
+        del line
+
+    async def receive(self) -> bytes:
+        self.received += 1
+        if self.received > 10_000:
+            raise EOFError
+        return b"chatter"
+
+    def explain(self, origin: Origin) -> ClientError:
+        return ClientError("it ended", origin)
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_others_get_their_turn_while_a_server_chatters() -> None:
+    stream = Chatter()
+    connection = LineConnection(stream)
+    await connection.open(Origin("test"))
+    await asyncio.sleep(0)
+    assert 0 < stream.received < 1000
+    await connection.close()
 
 
 async def test_what_a_child_wrote_before_it_ended_is_read_however_slow_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +212,7 @@ async def test_what_a_child_wrote_before_it_ended_is_read_however_slow_the_reade
     async with asyncio.timeout(5):
         await stream.open(Origin("test"))
         assert await stream.receive() == b"line"
+        assert not stream._stdout().is_reading()  # the child may wait: memory is bounded
         await stream.send(b"go on")
         await stream._exited.wait()
         await asyncio.sleep(0)
@@ -187,7 +226,7 @@ async def test_what_a_child_wrote_before_it_ended_is_read_however_slow_the_reade
 
 async def test_a_child_that_speaks_no_mcp_is_quoted_when_the_connect_times_out() -> None:
     with pytest.raises(RequestTimeout, match=r"(?s)within 0\.5 s.*serve MCP on stdin and stdout\?.*Uvicorn running") as caught:
-        async with Client(["sh", "-c", "echo Uvicorn running >&2; exec sleep 30"], timeout=0.5):
+        async with Client(["sh", "-c", "echo Uvicorn running >&2; cat > /dev/null"], timeout=0.5):
             pytest.fail("it does not answer")
     assert caught.value.method == "server/discover"
 

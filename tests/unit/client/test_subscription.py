@@ -9,7 +9,7 @@ from oracles import shared_schema, validate
 from unit.client.peers import Asked, http_client
 
 from callboard import types
-from callboard.client.errors import ConnectionFailed, InvalidAnswer, RequestTimeout, ServerError
+from callboard.client.errors import ClientError, ConnectionFailed, InvalidAnswer, RequestTimeout, ServerError
 
 
 async def acknowledge(asked: Asked, granted: dict[str, Any]) -> dict[str, Any]:
@@ -41,8 +41,8 @@ async def test_a_subscription_hands_out_changes_until_the_server_ends_it() -> No
 @shared_schema
 async def test_a_subscription_asks_as_the_protocol_says() -> None:
     async def reply(asked: Asked) -> None:
-        await acknowledge(asked, {})
-        await asked.end()
+        await acknowledge(asked, {"toolsListChanged": True})
+        await asked.gone()
 
     async with http_client(reply) as (client, peer), client.listen(tools=True, prompts=True, resources=True, uris=["a://b"]):
         validate("SubscriptionsListenRequest", peer.asked[0].message)
@@ -58,6 +58,19 @@ async def test_what_a_server_does_not_grant_is_logged(caplog: pytest.LogCaptureF
             async with client.listen(tools=True, prompts=True, resources=True):
                 pass
     assert "prompts_list_changed, resources_list_changed" in caplog.text
+
+
+async def test_a_subscription_that_would_stay_silent_is_an_error() -> None:
+    async def reply(asked: Asked) -> None:
+        await acknowledge(asked, {})
+        await asked.gone()
+
+    async with http_client(reply) as (client, _), asyncio.timeout(5):
+        with pytest.raises(ClientError, match=r"nothing that was asked for \(tools_list_changed, resource_subscriptions\)"):
+            async with client.listen(tools=True, uris=["a://b"]):
+                pytest.fail("nothing would come")
+        async with client.listen() as changes:
+            assert changes.granted == types.SubscriptionFilter()
 
 
 async def test_leaving_a_subscription_closes_its_stream() -> None:

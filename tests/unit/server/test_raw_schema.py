@@ -202,7 +202,7 @@ def test_results_are_held_to_the_output_schema() -> None:
     schema = {"type": "array", "items": {"type": "integer", "maximum": 5}}
     shape = compile_result(str, raw_output_schema=schema)
     assert shape.output_schema == schema
-    content, structured = shape.shape([1, 2])
+    content, structured, _ = shape.shape([1, 2])
     assert (content, bytes(structured or b"")) == ([text("[1,2]")], b"[1,2]")
     with pytest.raises(
         ResultError, match=r"does not fit its type: \[1\]: must be an integer of at most 5; \[2\]: must be an integer of at most 5"

@@ -386,7 +386,7 @@ print([name for name in ("pydantic", "jsonschema_rs") if name in sys.modules])
 
 
 def sent(shape: Shape, value: Any) -> Any:
-    content, structured = shape.shape(value)
+    content, structured, _ = shape.shape(value)
     assert structured is not None
     assert [getattr(block, "text", None) for block in content] == [bytes(structured).decode()]
     result = msgspec.json.decode(structured)

@@ -14,7 +14,7 @@ from one_parameter import faults
 from pydantic import BaseModel, Field, field_validator
 
 from callboard.server.arguments import Arguments
-from callboard.server.pydantic_schema import PydanticArguments
+from callboard.server.pydantic_schema import PydanticArguments, _effort
 from callboard.server.schema import compile_arguments
 from callboard.server.signature import read
 
@@ -146,17 +146,40 @@ def both(value: Any, depth: int) -> Any:
 
 
 @pytest.mark.parametrize("leaf", [1, "x"])
-def test_alternatives_that_hold_themselves_cost_little(leaf: Any) -> None:
+def test_alternatives_that_hold_themselves_cost_little(leaf: Any, caplog: pytest.LogCaptureFixture) -> None:
     """A1: pydantic reads a value twice as often with every level; what would take long is refused."""
 
     def f(e: And | Or | Lit) -> None: ...
 
     arguments = by_pydantic(f)
-    assert arguments.bind(msgspec.json.encode({"e": both({"value": 1}, 5)}))["e"].left.left.left.left.left == Lit(value=1)
+    assert isinstance(arguments.bind(msgspec.json.encode({"e": both({"value": 1}, 10)}))["e"], And)
     began = time.process_time()
-    found = faults(arguments, {"e": both({"value": leaf}, 60)})
-    assert found == [("", "nested too deeply for the alternatives that they are made of")]
+    for _ in range(2):
+        found = faults(arguments, {"e": both({"value": leaf}, 60)})
+        assert found == [("", "nested too deeply for the alternatives that they are made of")]
     assert time.process_time() - began < 0.5
+    (line,) = caplog.messages
+    assert line.startswith("f() at ")
+    assert "Field(discriminator=...)" in line
+
+
+def test_alternatives_that_do_not_fit_the_schema_cost_little() -> None:
+    """A1: these take pydantic longest, seconds at this depth."""
+
+    def f(e: And | Or | Lit) -> None: ...
+
+    began = time.process_time()
+    assert faults(by_pydantic(f), {"e": both({"value": "x"}, 12)}) == [("e", "must be an object with left, right or an object with value")]
+    assert time.process_time() - began < 0.5
+
+
+@pytest.mark.parametrize("wide", [msgspec.json.encode({"e": [{"x": {}}] * 50_000}), b'{"e":["' + b'\\"{' * 100_000 + b'"]}'])
+def test_the_guard_costs_little(wide: bytes) -> None:
+    """A14: it reads braces outside of strings, nothing else."""
+    began = time.process_time()
+    effort, objects = _effort(wide, 2)
+    assert effort <= 8 * objects
+    assert time.process_time() - began < 0.2
 
 
 def test_long_lists_of_alternatives_are_no_matter() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import enum
 import json
 import traceback
 import typing
 import uuid
+from collections import ChainMap, UserDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Optional, TypedDict, Union
 
 import attrs
@@ -19,6 +23,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, Field, computed_field
 
+from callboard import Client, Server
 from callboard.core.outcome import Reply
 from callboard.errors import Fail, RegistrationError, ToolError
 from callboard.server.shape import ResultError, Shape, compile_result, encode_value
@@ -65,6 +70,35 @@ class Later:
         yield
 
 
+class Rows:
+    """What it gives one by one may be anything: the columns of a data frame."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise NotImplementedError
+
+
+class Temperature(float):
+    """As `numpy.float64` is."""
+
+
+class Count(int):
+    """A number with a unit."""
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Table:
+    """As numpy's arrays and scalars are."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+
+    def tolist(self) -> Any:
+        return self._values
+
+
 class Stream:
     def __aiter__(self) -> AsyncIterator[int]:
         raise NotImplementedError
@@ -84,7 +118,7 @@ class Model(BaseModel):
 
 def sent(shape: Shape, value: Any) -> Any:
     """The structured content of a result, checked: it stands in the text too, and fits the advertised schema."""
-    content, structured = shape.shape(value)
+    content, structured, _ = shape.shape(value)
     assert structured is not None
     assert content == [text(bytes(structured).decode())]
     result = json.loads(bytes(structured))
@@ -124,11 +158,11 @@ def test_content_goes_as_it_is(annotation: Any) -> None:
     shape = compile_result(annotation)
     assert shape.output_schema is None
     for block in BLOCKS:
-        assert shape.shape(block) == ([block], None)
-    assert shape.shape(BLOCKS) == (BLOCKS, None)
-    assert shape.shape((BLOCKS[1], "plain", BLOCKS[0])) == ([BLOCKS[1], text("plain"), BLOCKS[0]], None)
-    assert shape.shape("plain") == ([text("plain")], None)
-    assert shape.shape(None) == ([], None)
+        assert shape.shape(block) == ([block], None, None)
+    assert shape.shape(BLOCKS) == (BLOCKS, None, None)
+    assert shape.shape((BLOCKS[1], "plain", BLOCKS[0])) == ([BLOCKS[1], text("plain"), BLOCKS[0]], None, None)
+    assert shape.shape("plain") == ([text("plain")], None, None)
+    assert shape.shape(None) == ([], None, None)
     assert sent(shape, Day("a")) == {"name": "a", "high": None}
     assert sent(shape, ["a", "b"]) == ["a", "b"]
     assert sent(shape, []) == []
@@ -143,14 +177,14 @@ def test_content_goes_as_it_is(annotation: Any) -> None:
 def test_strings_are_text_alone(annotation: Any, value: str) -> None:
     shape = compile_result(annotation)
     assert shape.output_schema is None
-    content, structured = shape.shape(value)
+    content, structured, _ = shape.shape(value)
     assert (content, structured, type(getattr(content[0], "text", None))) == ([text(str(value))], None, str)
 
 
 def test_none_is_no_content() -> None:
     for annotation in (None, type(None)):
         shape = compile_result(annotation)
-        assert (shape.output_schema, shape.shape(None)) == (None, ([], None))
+        assert (shape.output_schema, shape.shape(None)) == (None, ([], None, None))
 
 
 STRUCTURED: list[tuple[Any, Any, Any]] = [
@@ -202,9 +236,9 @@ def test_without_annotation_the_value_decides(annotation: Any, value: Any, expec
     shape = compile_result(EMPTY)
     assert shape.output_schema is None
     if value is None:
-        assert shape.shape(value) == ([], None)
+        assert shape.shape(value) == ([], None, None)
     elif isinstance(value, str):
-        assert shape.shape(value) == ([text(value)], None)
+        assert shape.shape(value) == ([text(value)], None, None)
     else:
         assert sent(shape, value) == expected
 
@@ -260,9 +294,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (EMPTY, {"a": object()}, r"dict can't be encoded as JSON \(objects of type object have no JSON form\)"),
     (EMPTY, {(1, 2): 1}, r"dict can't be encoded as JSON \(a key of a dict is tuple; make it a str\)"),
     (dict, {"a": {None: 1}}, r"a key of a dict is NoneType; make it a str"),
-    (EMPTY, range(3), r"objects of type range have no JSON form; return list\(...\)"),
-    (list[int], {"a": 1}.values(), r"objects of type dict_values have no JSON form; return list\(...\)"),
-    (EMPTY, (number for number in [1]), r"objects of type generator have no JSON form; return list\(...\)"),
+    (EMPTY, Rows(), r"objects of type Rows have no JSON form; return list\(...\)"),
+    (list[int], Rows(), r"objects of type Rows have no JSON form; return list\(...\)"),
+    (EMPTY, deque([1.0, NAN]), r"\[1\] is nan"),
+    (list[float], (number for number in [INF]), r"\[0\] is inf"),
+    (float, Temperature("nan"), "the value is nan"),
+    (EMPTY, [Table([1.0, NAN])], r"\[1\] is nan"),
     (EMPTY, Later(), "Later is no value yet; await it, or make the function async"),
     (EMPTY, {"a": Stream()}, r"Stream is no value yet; return \[item async for item in ...\]"),
     (EMPTY, Reply({}), "a tool returns its value as it is, without Reply"),
@@ -311,7 +348,7 @@ def test_failures_in_an_annotation_count_as_nothing() -> None:
     assert compile_result(list[Day] | Fail).output_schema == compile_result(list[Day]).output_schema
     assert compile_result(str | Fail).output_schema is None
     for annotation in (Fail, NoReturn, Fail | None):
-        assert compile_result(annotation).shape(None) == ([], None)
+        assert compile_result(annotation).shape(None) == ([], None, None)
 
 
 @pytest.mark.parametrize("annotation", [AsyncIterator[int], AsyncGenerator[int, None], Iterator[int]], ids=str)
@@ -321,6 +358,34 @@ def test_streams_are_refused_at_registration(annotation: Any) -> None:
         compile_result(annotation, label="f()")
 
 
+EVERYDAY: list[tuple[Any, Any, Any]] = [
+    (float, Temperature(1.5), 1.5),
+    (list[dict[str, float]], [{"a": Temperature(1.5)}], [{"a": 1.5}]),
+    (int, Count(3), 3),
+    (EMPTY, {Name("k"): Count(3), Count(4): Name("v")}, {"k": 3, "4": "v"}),
+    (EMPTY, {True: 1, False: 2}, {"true": 1, "false": 2}),
+    (EMPTY, {"a": PurePosixPath("/x/y")}, {"a": "/x/y"}),
+    (dict[str, int], MappingProxyType({"a": 1}), {"a": 1}),
+    (EMPTY, ChainMap({"a": 1}, {"b": 2}), {"a": 1, "b": 2}),
+    (EMPTY, UserDict({"a": [1]}), {"a": [1]}),
+    (EMPTY, deque([1, 2]), [1, 2]),
+    (EMPTY, range(3), [0, 1, 2]),
+    (list[int], {"a": 1}.values(), [1]),
+    (list[str], {"a": 1}.keys(), ["a"]),
+    (EMPTY, {"a": {"b": 1}.items()}, {"a": [["b", 1]]}),
+    (list[int], (number for number in [1, 2]), [1, 2]),
+    (EMPTY, map(str, [1]), ["1"]),
+    (EMPTY, Table([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+    (dict[str, int], {"a": Table(5)}, {"a": 5}),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "expected"), EVERYDAY, ids=[f"{row[0]} {type(row[1]).__name__}" for row in EVERYDAY])
+def test_everyday_types_have_their_obvious_form(annotation: Any, value: Any, expected: Any) -> None:
+    """M27."""
+    assert sent(compile_result(annotation), value) == expected
+
+
 def test_null_beside_finite_numbers_is_fine() -> None:
     for value in ({"a": None, "b": 1.5}, [None, Day("null")], {"null": Model(inner=1.5)}):
         assert "null" in str(sent(compile_result(EMPTY), value)).replace("None", "null")
@@ -328,7 +393,7 @@ def test_null_beside_finite_numbers_is_fine() -> None:
 
 def test_a_text_of_10_mb_is_sent() -> None:
     """SA07."""
-    content, _ = compile_result(str).shape("x" * 10_000_000)
+    content, *_ = compile_result(str).shape("x" * 10_000_000)
     assert len(getattr(content[0], "text", "")) == 10_000_000
 
 
@@ -349,15 +414,15 @@ def test_types_without_a_json_form_are_refused_at_registration(annotation: Any) 
 def test_a_result_put_together_by_the_author() -> None:
     given = CallToolResult(content=[text("two days")], structured_content=[Day("a")])
     for annotation in (CallToolResult, list[Day]):
-        content, structured = compile_result(annotation).shape(given)
+        content, structured, _ = compile_result(annotation).shape(given)
         assert (content, bytes(structured or b"")) == ([text("two days")], b'[{"name":"a","high":null}]')
     with pytest.raises(ResultError, match="does not fit its type"):
         compile_result(int).shape(given)
-    with pytest.raises(ResultError, match="can't carry _meta of its own"):
-        compile_result(EMPTY).shape(CallToolResult(content=[], meta={"a": 1}))
     passed_on = CallToolResult(content=[text("x")], meta={"io.modelcontextprotocol/serverInfo": {"name": "inner"}})
-    assert compile_result(EMPTY).shape(passed_on) == ([text("x")], None)  # M13: what a client of another server got
-    assert compile_result(EMPTY).shape(CallToolResult(content=[text("x")])) == ([text("x")], None)
+    assert compile_result(EMPTY).shape(passed_on) == ([text("x")], None, None)
+    own = CallToolResult(content=[text("x")], meta={"example.com/cost": 5, "io.modelcontextprotocol/serverInfo": {"name": "inner"}})
+    assert compile_result(EMPTY).shape(own) == ([text("x")], None, {"example.com/cost": 5})
+    assert compile_result(EMPTY).shape(CallToolResult(content=[text("x")])) == ([text("x")], None, None)
 
 
 def test_an_error_result_is_not_held_to_the_output_schema() -> None:
@@ -385,3 +450,27 @@ def test_any_value_as_json(value: Any, data: bytes) -> None:
 def test_a_value_without_json_form_is_refused() -> None:
     with pytest.raises(ResultError, match="object can't be encoded as JSON"):
         encode_value(object())
+
+
+def test_an_authors_meta_reaches_the_client_and_survives_a_proxy() -> None:
+    """M13: what a client got is a result that a tool may return."""
+    inner, outer = Server("inner"), Server("outer")
+
+    @inner.tool
+    def priced() -> CallToolResult:
+        return CallToolResult(content=[text("x")], meta={"example.com/cost": 5})
+
+    async def forward() -> CallToolResult:
+        async with Client(inner) as there:
+
+            @outer.tool
+            async def proxy() -> CallToolResult:
+                return await there.call_tool("priced")
+
+            async with Client(outer) as here:
+                return await here.call_tool("proxy")
+
+    result = asyncio.run(forward())
+    assert isinstance(result.meta, dict)
+    assert result.meta["example.com/cost"] == 5
+    assert result.meta["io.modelcontextprotocol/serverInfo"]["name"] == "outer"

@@ -112,6 +112,7 @@ def test_lists_of_a_template_bind_to_lists() -> None:
         ({"text": "", "flag": "maybe"}, "flag: must be true or false."),
         ({"text": "", "day": "tomorrow"}, "day: must be a date like 2026-01-31 or null."),
         ({"number": "5", "extra": "1"}, "text: required, missing; extra: unknown argument."),
+        ({"text": "", "b" * 1000: "1"}, f'["{"b" * 64}"]: unknown argument.'),
     ],
 )
 def test_faults_in_the_words_of_tools(values: dict[str, str], text: str) -> None:

@@ -1,0 +1,71 @@
+"""The composition root: what `callboard.run` and `callboard.asgi` refuse before anything is served, and whom a host lets in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import callboard
+from callboard import RegistrationError, Server
+from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, check_caller
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        ({"transport": "streamable-http"}, "transport is 'http'"),
+        ({"transport": "stduio"}, "not 'stduio'"),
+        ({"transport": "stdio", "path": "/x"}, "path is an option of HTTP"),
+        ({"port": 70000}, "not 70000"),
+        ({"port": -1}, "not -1"),
+        ({"port": "8000"}, "not '8000'"),
+        ({"port": 6000}, "port 6000"),
+        ({"log_level": "loud"}, "log_level is one of critical"),
+        ({"stateless_http": True}, "takes no 'stateless_http'"),
+    ],
+)
+def test_a_wrong_option_of_run_is_named_before_anything_is_served(options: dict[str, Any], culprit: str) -> None:
+    with pytest.raises(RegistrationError, match=culprit):
+        callboard.run(Server("x"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        ({"hosts": "localhost"}, r"hosts=\['localhost'\]"),
+        ({"origins": "https://a.example"}, "origins"),
+        ({"origins": ["a.example"]}, "no web origin"),
+        ({"keep_alive": 0}, "keep_alive"),
+        ({"max_body": 0}, "max_body"),
+        ({"listen_lifetime": 0}, "listen_lifetime"),
+        ({"options": 5}, "options must be a mapping"),
+    ],
+)
+def test_a_wrong_option_of_asgi_is_named(options: dict[str, Any], culprit: str) -> None:
+    with pytest.raises(RegistrationError, match=culprit):
+        callboard.asgi(Server("x"), **options)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        (b"127.0.0.1:8000", True),
+        (b"localhost", True),
+        (b"[::1]:8000", True),
+        (b"192.168.7.7:8000", True),
+        (b"[fd00::1]:8000", True),
+        (b"evil.example:8000", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"", False),
+    ],
+)
+def test_with_remote_clients_any_address_will_do_but_names_are_listed(host: bytes, allowed: bool) -> None:
+    # HM-04, A34: DNS rebinding needs a name
+    rules = HttpRules(allow_remote=True)
+    assert (check_caller(rules, "10.0.0.9", host, None) is None) is allowed
+
+
+@pytest.mark.parametrize("host", [b"192.168.7.7:8000", b"[fd00::1]:8000"])
+def test_without_them_an_address_must_be_listed(host: bytes) -> None:
+    assert check_caller(HttpRules(hosts=LOOPBACK_HOSTS), "127.0.0.1", host, None) is not None
