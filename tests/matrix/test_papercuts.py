@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 from asgi_driver import Client
 
-from callboard import Context, Fail, RegistrationError, Server, ToolError, asgi, embed, image
+from callboard import Context, Depends, Fail, RegistrationError, Server, ToolError, asgi, embed, image
 from callboard.types import Completion, ReadResourceResult, ResourceContents
 
 
@@ -134,3 +136,36 @@ async def test_a_thread_keeps_its_turn_until_it_returns() -> None:
     client = Client(asgi(server))
     await asyncio.gather(*(client.call("block", request_id=n) for n in range(3)))
     assert most == 1
+
+
+async def test_a_provider_may_be_a_context_manager_already() -> None:
+    server, closed = Server("desk"), []
+
+    @asynccontextmanager
+    async def database() -> AsyncIterator[str]:
+        yield "DB"
+        closed.append("database")
+
+    @contextmanager
+    def file() -> Iterator[str]:
+        yield "file"
+        closed.append("file")
+
+    @server.tool
+    async def both(db: str = Depends(database), name: str = Depends(file)) -> str:
+        assert closed == []
+        return f"{db} {name}"
+
+    assert (await Client(asgi(server)).call("both")).text == "DB file"
+    assert closed == ["file", "database"]
+
+
+def test_a_class_is_no_function() -> None:
+    class Shout:
+        def execute(self, text: str) -> str:
+            return text.upper()
+
+    with pytest.raises(RegistrationError, match="the class Shout"):
+        Server("desk").add(Shout)
+    with pytest.raises(RegistrationError, match="instructions"):
+        Server("desk", instructions=5)  # type: ignore[arg-type]

@@ -198,3 +198,30 @@ def test_a_terminal_gets_no_control_characters_of_a_server_s() -> None:
     text = "a\x1b]0;title\x07\x9b31m\r\nb\tc\rd"
     assert cli._printable(text, terminal=False) == text
     assert cli._printable(text, terminal=True) == "a\ufffd]0;title\ufffd\ufffd31m\r\nb\tc\ufffdd"
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (
+            types.Tool(
+                name="t",
+                input_schema={
+                    "type": "object",
+                    "properties": {"city": {}, "days": {"default": 3}, "unit": {"default": "C\x1b"}, "note": {}, "any": True},
+                    "required": ["city"],
+                },
+            ),
+            'city, days=3, unit="C\\u001b", [note], [any]',
+        ),
+        (types.Tool(name="t", input_schema={"type": "object"}), ""),
+        (types.Prompt(name="p"), ""),
+        (
+            types.Prompt(name="p", arguments=[types.PromptArgument(name="a", required=True), types.PromptArgument(name="b")]),
+            "a, [b]",
+        ),
+        (types.Resource(name="r", uri="a://b"), ""),
+    ],
+)
+def test_arguments_are_shown_in_short(item: Any, expected: str) -> None:
+    assert cli._arguments(item) == expected

@@ -107,6 +107,8 @@ class Server:
             icons=list(icons) or UNSET,
             website_url=website or UNSET,
         )
+        if instructions is not None and type(instructions) is not str:
+            raise RegistrationError(f"instructions must be a str, not {instructions!r}.")
         self.instructions = instructions
         self.cache = cache or CacheHint()
         self.completion_cap = completion_cap
@@ -348,6 +350,8 @@ class Server:
 def _check_function(function: F, where: str) -> F:
     if not callable(function):
         raise RegistrationError(f"{where} takes a function, not {function!r}; a name goes in as name=...")
+    if isinstance(function, type):
+        raise RegistrationError(f"{where} takes a function, not the class {function.__name__}: make an instance and add its method.")
     return function
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -39,6 +39,10 @@ class Dependency:
 
 
 @overload
+def Depends(provider: Callable[..., AbstractAsyncContextManager[T]], /, *, use_cache: bool = True) -> T: ...
+@overload
+def Depends(provider: Callable[..., AbstractContextManager[T]], /, *, use_cache: bool = True) -> T: ...
+@overload
 def Depends(provider: Callable[..., AsyncIterator[T]], /, *, use_cache: bool = True) -> T: ...
 @overload
 def Depends(provider: Callable[..., Iterator[T]], /, *, use_cache: bool = True) -> T: ...
@@ -52,7 +56,8 @@ def Depends(provider: Callable[..., Any], /, *, use_cache: bool = True) -> Any: 
     For example `def total(db: Db = Depends(open_db)) -> int`.
 
     Args:
-        provider: A function, coroutine function, or (async) generator function, which yields the value once and cleans up after it.
+        provider: A function, coroutine function, or (async) generator function, which yields the value once and cleans up after it;
+            @contextmanager and @asynccontextmanager may stand on it.
             It may take a `Context` and further `Depends`. `def` ones run on a thread, like every `def` function.
         use_cache: Whether one value serves the whole call.
 
@@ -94,10 +99,13 @@ class _Provider:
         return value
 
     async def _make(self, kwargs: dict[str, Any], workers: Workers, stack: AsyncExitStack) -> Any:
-        if inspect.isasyncgenfunction(self.fn):
-            return await stack.enter_async_context(asynccontextmanager(self.fn)(**kwargs))
-        if inspect.isgeneratorfunction(self.fn):
-            manager = contextmanager(self.fn)(**kwargs)
+        # A generator function counts as one, also where @contextmanager or @asynccontextmanager stands on it already.
+        inner = inspect.unwrap(self.fn)
+        if inspect.isasyncgenfunction(inner):
+            make = asynccontextmanager(self.fn) if inspect.isasyncgenfunction(self.fn) else self.fn
+            return await stack.enter_async_context(make(**kwargs))
+        if inspect.isgeneratorfunction(inner):
+            manager = (contextmanager(self.fn) if inspect.isgeneratorfunction(self.fn) else self.fn)(**kwargs)
             value = await _enter(workers, manager)
             stack.push_async_exit(partial(_leave, workers, manager))
             return value

@@ -19,7 +19,7 @@ from callboard.server.faults import Finding, covered, describe, read_message
 from callboard.server.json_schema import Generator, json_default
 from callboard.server.signature import EMPTY, Parameter, Signature
 
-__all__ = ["MsgspecArguments", "MsgspecResult"]
+__all__ = ["MsgspecArguments", "MsgspecResult", "is_changeable"]
 
 _IMMUTABLE = (str, int, float, bool, bytes, type(None), Enum, Decimal, uuid.UUID, dt.date, dt.time, dt.timedelta)
 
@@ -187,4 +187,14 @@ def _field(parameter: Parameter, kind: Any) -> tuple[str, Any] | tuple[str, Any,
         return parameter.name, kind
     if isinstance(default, _IMMUTABLE) or default is msgspec.UNSET:
         return parameter.name, kind, default
-    return parameter.name, kind, msgspec.field(default_factory=functools.partial(copy.deepcopy, default))
+    make = functools.partial(copy.deepcopy, default) if is_changeable(default) else lambda: default
+    return parameter.name, kind, msgspec.field(default_factory=make)
+
+
+def is_changeable(default: Any) -> bool:
+    """Whether each call needs a copy: as for lists. What can be hashed is shared, so that `is` finds a sentinel."""
+    try:
+        hash(default)
+    except TypeError:
+        return True
+    return False

@@ -5,14 +5,17 @@ One engine per tool: msgspec, unless an annotation needs pydantic; the schema th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator
 from typing import Any, Protocol, get_origin
+
+import msgspec
 
 from callboard.errors import RegistrationError
 from callboard.server.annotation import needs_pydantic
 from callboard.server.arguments import Arguments, Unsupported
 from callboard.server.faults import ArgumentFaults, Fault
-from callboard.server.msgspec_schema import MsgspecArguments, MsgspecResult
+from callboard.server.msgspec_schema import MsgspecArguments, MsgspecResult, is_changeable
 from callboard.server.pydantic_schema import PydanticArguments, PydanticResult
 from callboard.server.raw_schema import RawArguments
 from callboard.server.signature import Parameter, Signature
@@ -47,8 +50,45 @@ def compile_arguments(signature: Signature, *, strict: bool = True) -> Arguments
         strict: Whether unknown arguments are refused; ignored otherwise.
 
     Raises:
-        RegistrationError: A parameter has a type that neither engine takes. The text names it.
+        RegistrationError: A parameter has a type that neither engine takes, or a default that can't be copied. The text names it.
     """
+    for parameter in signature.parameters:
+        _check_default(signature.label, parameter)
+    try:
+        return _compile_arguments(signature, strict=strict)
+    except RegistrationError:
+        raise
+    except Exception:  # what an annotation that is no type makes the engines raise may be anything
+        for parameter in signature.parameters:
+            _check_type(signature, parameter)
+        raise
+
+
+def _check_default(label: str, parameter: Parameter) -> None:
+    """A default that can be changed is copied for every call."""
+    if is_changeable(parameter.default):
+        try:
+            copy.deepcopy(parameter.default)
+        except Exception as error:  # noqa: BLE001 of the author's choice
+            raise RegistrationError(
+                f"{label}: the default of parameter {parameter.name!r} can't be copied for each call ({error}); use None, or Depends()."
+            ) from None
+
+
+def _check_type(signature: Signature, parameter: Parameter) -> None:
+    try:
+        _compile_arguments(msgspec.structs.replace(signature, parameters=(parameter,)), strict=True)
+    except RegistrationError:
+        raise
+    except Exception as error:  # noqa: BLE001 as above
+        kind = parameter.annotation
+        hint = f" (write list[{_shown(kind[0])}])" if isinstance(kind, list) and kind else ""
+        raise RegistrationError(
+            f"{signature.label}: parameter {parameter.name!r} is {_shown(kind)}{hint}, which is no type ({type(error).__name__}: {error})."
+        ) from None
+
+
+def _compile_arguments(signature: Signature, *, strict: bool) -> Arguments:
     reason = "it needs pydantic"
     if not any(needs_pydantic(parameter.annotation, parameter.default) for parameter in signature.parameters):
         try:
@@ -108,6 +148,8 @@ def compile_return(annotation: Any, fallback: Callable[[Any], Any], *, label: st
         reason = refusal.reason
     except ImportError:
         reason = f"{reason}; {_INSTALL}"
+    except Exception as error:  # noqa: BLE001 what is no type makes the engines raise anything
+        reason = f"{type(error).__name__}: {error}"
     raise RegistrationError(
         f"{label}: it returns {_shown(annotation)}, which can't be written as JSON ({reason}). "
         "Return a type that msgspec or pydantic encodes, content blocks, or leave the annotation away to decide by the value."
@@ -119,4 +161,7 @@ def _first_foreign(parameters: tuple[Parameter, ...]) -> str | None:
 
 
 def _shown(annotation: Any) -> str:
+    for habit, meant in ((any, "typing.Any"), (callable, "a type")):
+        if annotation is habit:
+            return f"the function {habit.__name__}() (write {meant})"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

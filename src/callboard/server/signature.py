@@ -101,6 +101,7 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
         raise RegistrationError(f"{label}: its signature can't be read ({error}); wrap it in a function with annotations.") from None
     if not may_yield and (inspect.isgeneratorfunction(plain) or inspect.isasyncgenfunction(plain)):
         raise RegistrationError(f"{label}: it yields, but a call gives one value; return it (use `ctx.progress` for news on the way).")
+    _check_wrapper(label, fn, signature)
     doc = parse(_doc(target, plain))
     scope = _Scope(label, plain)
     parameters: list[Parameter] = []
@@ -116,7 +117,10 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
             continue
         description = _described(annotation) or doc.params.get(parameter.name)
         if parameter.default is None and not _takes_none(annotation):
-            annotation = annotation | None if isinstance(annotation, type) else Union[annotation, None]  # noqa: UP007 a string form is no type
+            try:
+                annotation = annotation | None if isinstance(annotation, type) else Union[annotation, None]  # noqa: UP007 a string form is no type
+            except TypeError:
+                raise RegistrationError(f"{label}: parameter {parameter.name!r} is {annotation!r}, which is no type.") from None
         parameters.append(Parameter(parameter.name, annotation, parameter.default, description))
     returns = EMPTY if signature.return_annotation is EMPTY else scope.resolve(signature.return_annotation, "the return annotation")
     is_async, returns = _awaiting(plain, returns)
@@ -235,6 +239,21 @@ def _check_kind(label: str, parameter: inspect.Parameter, *, first: bool, plain:
         raise RegistrationError(
             f"{label}: parameter {parameter.name!r} is not bound; make an instance and add its method: `add(thing.{plain.__name__})`."
         )
+
+
+def _check_wrapper(label: str, fn: Any, shown: inspect.Signature) -> None:
+    """Refuse a decorator's wrapper that needs what the function it wraps doesn't name: nobody could give it."""
+    try:
+        taken = inspect.signature(fn, follow_wrapped=False)
+    except (ValueError, TypeError):  # a wrapper in C, as of functools.cache
+        return
+    for parameter in taken.parameters.values():
+        is_named = parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+        if is_named and parameter.default is EMPTY and parameter.name not in shown.parameters:
+            raise RegistrationError(
+                f"{label}: the wrapper around it needs {parameter.name!r}, which the function doesn't name; "
+                f"give it a default, or let the function take {parameter.name!r}, too."
+            )
 
 
 class _Scope:

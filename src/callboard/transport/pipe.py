@@ -143,7 +143,7 @@ class Pipe:
     def feed(self, line: bytes) -> None:
         """Take one line, without its end; a carriage return is harmless (A36)."""
         if len(line) > self._max_line:
-            self._refuse(None, Fail(Reason.BODY_TOO_LARGE, f"The line has more than {self._max_line} bytes (max_line)."))
+            self._refuse(None, Fail(Reason.BODY_TOO_LARGE, f"The line has more than {self._max_line} bytes, the most that is read."))
             return
         if not line or line.isspace():
             return

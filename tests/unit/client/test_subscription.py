@@ -66,7 +66,7 @@ async def test_a_subscription_that_would_stay_silent_is_an_error() -> None:
         await asked.gone()
 
     async with http_client(reply) as (client, _), asyncio.timeout(5):
-        with pytest.raises(ClientError, match=r"nothing that was asked for \(tools_list_changed, resource_subscriptions\)"):
+        with pytest.raises(ClientError, match=r"nothing that was asked for \(resource_subscriptions, tools_list_changed\)"):
             async with client.listen(tools=True, uris=["a://b"]):
                 pytest.fail("nothing would come")
         async with client.listen() as changes:

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import json
 import sys
+import threading
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import pytest
 import typing_extensions
 from one_parameter import compiled, faults
 
+from callboard.errors import RegistrationError
 from callboard.server.msgspec_schema import MsgspecArguments
 from callboard.server.schema import compile_arguments
 from callboard.server.shape import compile_result
@@ -450,3 +452,63 @@ def test_defaults_that_do_not_fit_are_not_advertised() -> None:
 def test_a_pattern_that_only_python_reads() -> None:
     """Judged by the engine alone, with its words."""
     assert faults(compiled(Annotated[str, msgspec.Meta(pattern="^a(?#c)$")]), {"x": "b"}) == [("x", "must be a string matching ^a(?#c)$")]
+
+
+class Eq:
+    """It can be changed and compared, so not hashed."""
+
+    __hash__ = None  # type: ignore[assignment] # as `__eq__` without `__hash__` does
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("cannot pickle this")
+
+
+MISSING = object()
+LOCK = threading.Lock()
+
+
+def test_sentinels_stay_what_they_are() -> None:
+    """M28."""
+
+    def f(a: Any = MISSING, b: str | int = MISSING, c: Any = LOCK, d: list[int] = [], e: Any = Eq) -> None: ...  # type: ignore[assignment] # noqa: B006 the case
+
+    values = compile_arguments(read(f)).bind(None)
+    assert (values["a"], values["b"], values["c"], values["e"]) == (MISSING, MISSING, LOCK, Eq)
+    assert values["d"] is not compile_arguments(read(f)).bind(None)["d"]
+
+
+def test_defaults_that_cannot_be_copied_are_refused() -> None:
+    """M28."""
+
+    def f(a: int, b: Any = Eq()) -> None: ...  # noqa: B008 the case
+
+    with pytest.raises(
+        RegistrationError, match=r"f\(\) at .*: the default of parameter 'b' can't be copied for each call \(cannot pickle this\)"
+    ):
+        compile_arguments(read(f))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"),
+    [
+        (5, "is 5, which is no type"),
+        ([int], r"is \[<class 'int'>\] \(write list\[int\]\), which is no type"),
+        ({"a": int}, "which is no type"),
+        ((int, str), "which is no type"),
+        (Optional, "is Optional, which is no type"),
+        (typing_extensions.Self, "is Self, which is no type"),
+        (any, r"is the function any\(\) \(write typing.Any\)"),
+        (callable, r"is the function callable\(\)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_type_is_named(annotation: Any, text: str) -> None:
+    """M29."""
+
+    def f(ok: int, x: Any) -> None: ...
+
+    f.__annotations__["x"] = annotation
+    with pytest.raises(RegistrationError, match=rf"f\(\) at .*: parameter 'x' .*{text}"):
+        compile_arguments(read(f))
+    with pytest.raises(RegistrationError, match=r"^f\(\): it returns "):
+        compile_result(annotation, label="f()")

@@ -406,3 +406,33 @@ def test_errors_of_injections_name_function_and_parameter() -> None:
 
     with pytest.raises(RegistrationError, match=r"f\(\) at .*: parameter 'x': write Mark\(\)"):
         read(f, injected=marked)
+
+
+def test_a_wrapper_that_needs_what_nobody_gives_is_refused() -> None:
+    """M29."""
+
+    def inner(a: int) -> int:
+        return a
+
+    @functools.wraps(inner)
+    def needing(*args: Any, ctx: Any, **kwargs: Any) -> int:
+        return inner(*args, **kwargs)
+
+    @functools.wraps(inner)
+    def content(*args: Any, ctx: Any = None, **kwargs: Any) -> int:
+        return inner(*args, **kwargs)
+
+    with pytest.raises(RegistrationError, match=r"inner\(\) at .*: the wrapper around it needs 'ctx', which the function doesn't name"):
+        read(needing)
+    assert [parameter.name for parameter in read(content).parameters] == ["a"]
+
+
+@pytest.mark.parametrize("annotation", [[int], {"a": int}, (int, str), Optional], ids=str)
+def test_what_is_no_type_is_named(annotation: Any) -> None:
+    """M29."""
+
+    def f(x: Any = None) -> None: ...
+
+    f.__annotations__["x"] = annotation
+    with pytest.raises(RegistrationError, match=r"f\(\) at .*: parameter 'x' is .*, which is no type"):
+        read(f)
