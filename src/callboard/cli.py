@@ -106,8 +106,8 @@ def run(program: str, *, stdio: bool, host: str | None, port: int | None, path: 
     host, port, path = HOST if host is None else host, PORT if port is None else port, PATH if path is None else path
     if not host:
         raise Refusal("--host is empty: give an address of this machine, or 0.0.0.0 for all of them.")
-    if not path.startswith("/"):
-        raise Refusal(f"--path begins with a slash, as in {PATH}.")
+    if not re.fullmatch(r"/[^\s?#%]*", path):
+        raise Refusal(f"--path begins with a slash and has no blank, ?, # or % in it, as in {PATH}.")
     if complaint := refuse_port(host, port):
         raise Refusal(f"Can't serve: {complaint}.")
     if reload:

@@ -40,6 +40,8 @@ def test_the_version_and_the_help() -> None:
         (["run", "app.py", "--host", "nosuch.invalid"], "Can't serve: nosuch.invalid is no address"),
         (["run", "app.py", "--path", ""], "--path begins with a slash"),
         (["run", "app.py", "--path", "mcp"], "--path begins with a slash"),
+        (["run", "app.py", "--path", "/a b"], "no blank"),
+        (["run", "app.py", "--path", "/mcp?x=1"], "no blank"),
         (["list", "http://127.0.0.1:9/mcp", "--timeout", "0"], "--timeout"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--timeout", "-1"], "--timeout"),
         (["list", "127.0.0.1:8000/mcp"], "as a URL it is http://127.0.0.1:8000/mcp"),
