@@ -169,3 +169,39 @@ def test_a_class_is_no_function() -> None:
         Server("desk").add(Shout)
     with pytest.raises(RegistrationError, match="instructions"):
         Server("desk", instructions=5)  # type: ignore[arg-type]
+
+
+async def test_what_a_provider_opened_is_closed_though_its_client_left_while_the_threads_were_busy() -> None:
+    # A20, SA25
+    server, seen = Server("desk", threads=1), []
+    door, ready, closed = threading.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def file() -> Iterator[str]:
+        seen.append("open")
+        yield "file"
+        seen.append("close")
+        loop.call_soon_threadsafe(closed.set)
+
+    @server.tool
+    async def use(name: str = Depends(file)) -> str:
+        ready.set()
+        await asyncio.sleep(0)
+        return name
+
+    @server.tool
+    def block() -> str:
+        door.wait(5)
+        return ""
+
+    client = Client(asgi(server))
+    async with asyncio.timeout(5):
+        async with client.open("tools/call", {"name": "use"}) as stream:
+            await ready.wait()
+            blocking = asyncio.create_task(client.call("block", request_id=2))
+            await asyncio.sleep(0)
+            stream.disconnect()
+        door.set()
+        await closed.wait()
+        await blocking
+    assert seen == ["open", "close"]

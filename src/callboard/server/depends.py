@@ -127,13 +127,19 @@ async def _enter(workers: Workers, manager: AbstractContextManager[Any]) -> Any:
 
 def _leave_later(workers: Workers, manager: AbstractContextManager[Any], entering: asyncio.Future[Any]) -> None:
     if not entering.cancelled() and entering.exception() is None:
-        leaving = asyncio.ensure_future(_leave(workers, manager, None, None, None))
-        _leaving.add(leaving)
-        leaving.add_done_callback(_leaving.discard)
+        _start_leaving(workers, manager, None, None, None)
 
 
 async def _leave(workers: Workers, manager: AbstractContextManager[Any], *error: Any) -> bool | None:
-    return await workers.run(partial(manager.__exit__, *error), {}, bounded=False)
+    # Whoever stops waiting: what was opened is closed.
+    return await asyncio.shield(_start_leaving(workers, manager, *error))
+
+
+def _start_leaving(workers: Workers, manager: AbstractContextManager[Any], *error: Any) -> asyncio.Future[bool | None]:
+    leaving = asyncio.ensure_future(workers.run(partial(manager.__exit__, *error), {}, bounded=False))
+    _leaving.add(leaving)
+    leaving.add_done_callback(_leaving.discard)
+    return leaving
 
 
 class Injector:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from callboard.core.era import Request
 from callboard.core.outcome import Outcome
@@ -38,5 +38,4 @@ def compose(service: Service, layers: Sequence[Layer]) -> Service:
             if inspect.iscoroutine(made):
                 made.close()
             raise RegistrationError(_NO_LAYER % (layer,))
-    composed: Service = made
-    return composed
+    return cast("Service", made)

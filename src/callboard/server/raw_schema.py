@@ -56,8 +56,8 @@ class RawArguments(Arguments):
 
     def __init__(self, schema: dict[str, Any] | bytes, label: str) -> None:
         document = _read(schema, f"{label}: the input schema")
-        if document.get("type") != "object":
-            raise RegistrationError(f'{label}: the input schema must have "type": "object" at its root (TL-05); arguments are an object.')
+        if document.get("type") != "object":  # TL-05
+            raise RegistrationError(f'{label}: the input schema must have "type": "object" at its root; arguments are an object.')
         super().__init__(document)
         self._fits = _compile(self.judge, document, f"{label}: the input schema")
 
@@ -154,14 +154,16 @@ def _cost(schema: Any, root: dict[str, Any], costs: dict[int, int]) -> int:
 
 def _compile(judge: Judge, schema: dict[str, Any], what: str) -> Callable[[Any], bool]:
     dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    if dialect not in _DIALECTS:
+    if dialect not in _DIALECTS:  # JS-01
         known = ", ".join(uri for uri in _DIALECTS if not uri.endswith("#"))
-        raise RegistrationError(f"{what} declares the dialect {dialect!r}; known are {known} (JS-01).")
+        raise RegistrationError(f"{what} declares the dialect {dialect!r}; known are {known}.")
     try:
         return judge.compile()
     except ValueError as error:  # also a ValidationError, and an invalid reference
         outside = sorted({ref for _, node in walk(schema) if isinstance(ref := node.get("$ref"), str) and not ref.startswith("#")})
         reason = str(error).split("\n", 1)[0]
         if outside:
-            reason = f"it refers to {', '.join(outside)}, and nothing is ever fetched (JS-03); put the schema under $defs and refer to '#/$defs/...'"
+            reason = (
+                f"it refers to {', '.join(outside)}, and nothing is ever fetched; put the schema under $defs and refer to '#/$defs/...'"
+            )
         raise RegistrationError(f"{what} can't be used: {reason}.") from None

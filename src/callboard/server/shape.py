@@ -41,6 +41,8 @@ _BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLi
 _NOTHING: tuple[Any, ...] = (Fail, NoReturn, typing_extensions.Never)
 _BYTES = (bytes, bytearray, memoryview)
 _REFUSED = (*_BYTES, Reply)
+_PUT_TOGETHER = (CallToolResult, Reply)
+_REPLY_WAY_OUT = "a tool returns its value as it is, without Reply"
 _BYTES_WAY_OUT = "bytes have no place in a result; return image(), audio() or embed() from callboard.types"
 
 
@@ -90,6 +92,8 @@ def compile_result(annotation: Any, *, raw_output_schema: dict[str, Any] | None 
     kinds = members(annotation)
     if any(kind is byte for kind in kinds for byte in _BYTES):
         raise RegistrationError(f"{label}: {_BYTES_WAY_OUT}.")
+    if Reply in kinds:
+        raise RegistrationError(f"{label}: {_REPLY_WAY_OUT}.")
     if annotation is str:
         return Shape(None, _open(_shape_text, label))
     if any(_is_open(kind) for kind in kinds) or all(kind is str or kind is type(None) or kind is None for kind in kinds):
@@ -169,7 +173,7 @@ def _shape_value(value: Any) -> ToolResult:
     if isinstance(value, list | tuple) and isinstance(next((item for item in value if not isinstance(item, str)), None), _BLOCKS):
         return [_block(item) for item in value], None, None
     if isinstance(value, _REFUSED):
-        raise ResultError(_BYTES_WAY_OUT if isinstance(value, _BYTES) else "a tool returns its value as it is, without Reply")
+        raise ResultError(_BYTES_WAY_OUT if isinstance(value, _BYTES) else _REPLY_WAY_OUT)
     if isinstance(value, CallToolResult):
         return _shape_result(value, encode_value, required=False)
     return _shape_data(encode_value(value))
@@ -180,7 +184,7 @@ def _structured(result: Result, label: str) -> Callable[[Any], ToolResult]:
 
     def shape(value: Any) -> ToolResult:
         try:
-            if isinstance(value, CallToolResult):
+            if isinstance(value, _PUT_TOGETHER):
                 return _shape_result(value, functools.partial(_guarded, encode=encode, nullable=nullable), required=True)
             return _shape_data(_guarded(value, encode, nullable=nullable))
         except ResultError as error:
@@ -194,8 +198,10 @@ def _shape_data(data: bytes) -> ToolResult:
     return [TextContent(text=str(data, "utf-8"))], msgspec.Raw(data), None
 
 
-def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, required: bool) -> ToolResult:
+def _shape_result(value: CallToolResult | Reply, encode: Callable[[Any], bytes], *, required: bool) -> ToolResult:
     """A result that the author has put together: content of its own beside structured content."""
+    if isinstance(value, Reply):
+        raise ResultError(_REPLY_WAY_OUT)
     structured = value.structured_content
     if value.is_error is True:
         raise ToolError(value.content, structured=None if structured is msgspec.UNSET else structured)
@@ -204,7 +210,7 @@ def _shape_result(value: CallToolResult, encode: Callable[[Any], bytes], *, requ
     meta = {key: item for key, item in given.items() if not key.startswith("io.modelcontextprotocol/")} or None
     if structured is msgspec.UNSET:
         if required:
-            raise ResultError("the tool has an output schema, so its CallToolResult needs structured_content (TL-08)")
+            raise ResultError("the tool has an output schema, so its CallToolResult needs structured_content")  # TL-08
         return value.content, None, meta
     return value.content, msgspec.Raw(encode(structured)), meta
 

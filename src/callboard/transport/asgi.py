@@ -111,6 +111,10 @@ class App:
             fail = Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body).")
             await _refuse_unread(scope, receive, send, fail, extra)
             return
+        if not body and b"upgrade" in headers:
+            text = "The HTTP server drops the body of a request that offers an upgrade: have the client speak HTTP/1.1 from the start."
+            await self._refuse(send, Fail(Reason.INVALID_REQUEST, text), extra)
+            return
         message = decode(body)
         if not isinstance(message, RawRequest):
             await self._serve_other_message(message, headers, send, extra)

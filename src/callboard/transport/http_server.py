@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from callboard.core.modern import render_fail
+from callboard.errors import Fail, Reason
 from callboard.transport.asgi import App
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["LOG_LEVELS", "serve"]
 # mallopt's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (its maximum), in bytes.
 _MALLOC = {-1: 512 * 2**20, -2: 64 * 2**20, -3: 32 * 2**20}
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+# Bytes that a head may have beyond its headers before it is complete: request line, and what comes with it in one packet.
+HEAD_ROOM = 256 * 1024
 # Seconds that running calls get once the process is told to stop.
 GRACE = 30
 
@@ -86,6 +90,17 @@ def keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
+def refuse_head(transport: asyncio.Transport, limit: int) -> None:
+    """Answer 431 and close: the head of a request does not end."""
+    _, body = render_fail(None, Fail(Reason.HEADERS_TOO_LARGE, f"The headers have more than {limit} bytes (max_headers)."))
+    head = (
+        b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+    )
+    if not transport.is_closing():
+        transport.write(head % len(body) + body)
+        transport.close()
+
+
 def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
     """Serve an application until SIGINT or SIGTERM.
 
@@ -103,8 +118,20 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
     parser: Any = auto.AutoHTTPProtocol
 
     class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
+        unread_head = 0
+
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(OneWrite(transport, self.loop))
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # uvicorn makes a cycle when a head is complete; until then it keeps whatever comes.
+            if self.scope is None or (self.cycle is not None and self.cycle.scope is self.scope):
+                self.unread_head = 0
+                return
+            self.unread_head += len(data)
+            if self.unread_head > app.rules.max_headers + HEAD_ROOM:
+                refuse_head(self.transport, app.rules.max_headers)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

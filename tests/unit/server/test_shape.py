@@ -303,6 +303,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (EMPTY, Later(), "Later is no value yet; await it, or make the function async"),
     (EMPTY, {"a": Stream()}, r"Stream is no value yet; return \[item async for item in ...\]"),
     (EMPTY, Reply({}), "a tool returns its value as it is, without Reply"),
+    (dict, Reply({}), "a tool returns its value as it is, without Reply"),
     (EMPTY, 10**5000, r"int can't be encoded as JSON \(Exceeds the limit"),
     (dict, b"raw", "does not fit its type"),
     (int, "secret", "the value: expected `int`, got `str`"),
@@ -349,6 +350,12 @@ def test_failures_in_an_annotation_count_as_nothing() -> None:
     assert compile_result(str | Fail).output_schema is None
     for annotation in (Fail, NoReturn, Fail | None):
         assert compile_result(annotation).shape(None) == ([], None, None)
+
+
+@pytest.mark.parametrize("annotation", [Reply, Reply | Fail, Reply | None], ids=str)
+def test_a_reply_is_refused_at_registration(annotation: Any) -> None:
+    with pytest.raises(RegistrationError, match=r"^f\(\): a tool returns its value as it is, without Reply"):
+        compile_result(annotation, label="f()")
 
 
 @pytest.mark.parametrize("annotation", [AsyncIterator[int], AsyncGenerator[int, None], Iterator[int]], ids=str)
