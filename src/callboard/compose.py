@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
@@ -32,8 +33,10 @@ def endpoint(server: Server, *, options: Mapping[str, Any] | None = None, listen
         listen_limits: Caps of `subscriptions/listen`; None where it can't work.
 
     Raises:
-        RegistrationError: `options` is no mapping.
+        RegistrationError: `server` is no server, or `options` no mapping.
     """
+    if not isinstance(server, Server):
+        raise RegistrationError(f"What is served must be a callboard.Server, not {server!r}.")
     if options is not None and not isinstance(options, Mapping):
         raise RegistrationError(f"options must be a mapping, not {type(options).__name__}.")
     versions = (LATEST,)
@@ -143,6 +146,10 @@ def run(
     Raises:
         RegistrationError: An option can't work, or the port can't be had; the text says why.
     """
+    if _in_event_loop():
+        raise RegistrationError(
+            "callboard.run blocks, with an event loop of its own; inside one, `await callboard.stdio(server)` or serve `callboard.asgi(server)`."
+        )
     if transport not in {"http", "stdio"}:
         raise RegistrationError(f"callboard.run: transport is 'http' (Streamable HTTP) or 'stdio', not {transport!r}.")
     if transport == "stdio":
@@ -161,13 +168,21 @@ def run(
     if unknown := sorted(http.keys() - inspect.signature(asgi).parameters.keys()):
         raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; beside its own options it takes those of callboard.asgi.")
     if complaint := refuse_port(host, port):
-        raise RegistrationError(f"callboard.run: {complaint} (port=...).")
+        raise RegistrationError(f"callboard.run: {complaint} (host=, port=).")
     http.setdefault("allow_remote", not (host == "localhost" or (is_address(host) and is_loopback(host))))
     http.setdefault("hosts", (*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
     if _is_piped():
         text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
         logging.getLogger("callboard").warning(text, server.name)
     serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _is_piped() -> bool:

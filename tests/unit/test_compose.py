@@ -69,3 +69,13 @@ def test_with_remote_clients_any_address_will_do_but_names_are_listed(host: byte
 @pytest.mark.parametrize("host", [b"192.168.7.7:8000", b"[fd00::1]:8000"])
 def test_without_them_an_address_must_be_listed(host: bytes) -> None:
     assert check_caller(HttpRules(hosts=LOOPBACK_HOSTS), "127.0.0.1", host, None) is not None
+
+
+async def test_run_inside_an_event_loop_names_the_way_out() -> None:
+    with pytest.raises(RegistrationError, match=r"await callboard\.stdio"):
+        callboard.run(Server("x"))
+
+
+def test_only_a_server_is_served() -> None:
+    with pytest.raises(RegistrationError, match="not 'x'"):
+        callboard.asgi("x")  # type: ignore[arg-type]
