@@ -82,12 +82,12 @@ class App:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if len(headers) != len(scope["headers"]):
             headers[b"accept"] = b",".join(value for name, value in scope["headers"] if name == b"accept") or b"*/*"
-        if (fail := self._check(scope, headers)) is not None:
-            await _refuse_unread(scope, receive, send, fail, [])
-            return
         extra: _Headers = []
         if self._cors and (origin := headers.get(b"origin")) is not None and origin.decode("latin-1").lower() in self.rules.origins:
             extra = [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", _CORS_EXPOSED), (b"vary", b"origin")]
+        if (fail := self._check(scope, headers)) is not None:
+            await _refuse_unread(scope, receive, send, fail, extra)
+            return
         if scope["method"] != "POST":
             await self._serve_other(scope["method"], headers, send, extra)
         elif (fail := check_media(headers)) is not None:

@@ -27,6 +27,8 @@ __all__ = ["GRACE", "Streams", "guard", "run", "serve"]
 GRACE = 1.0
 # Seconds that `run` then gives to tasks and threads which don't end.
 LAST = 0.3
+# Seconds that the lifespan gets to end.
+TEARDOWN = 5.0
 _log = logging.getLogger("callboard")
 
 
@@ -108,7 +110,10 @@ async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line:
         source.pause()
         await pipe.drain(0)
         try:
-            await endpoint.close()
+            async with asyncio.timeout(TEARDOWN):
+                await endpoint.close()
+        except TimeoutError:
+            _log.warning("The server's lifespan did not end within %g s; it was cancelled.", TEARDOWN)
         finally:
             await pipe.close()
 
