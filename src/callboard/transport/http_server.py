@@ -127,7 +127,8 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             super().data_received(data)
             # uvicorn makes a cycle when a head is complete; until then it keeps whatever comes.
             if self.scope is None or (self.cycle is not None and self.cycle.scope is self.scope):
-                self.unread_head = 0
+                if self.unread_head:
+                    self.unread_head = 0
                 return
             self.unread_head += len(data)
             if self.unread_head > app.rules.max_headers + HEAD_ROOM:
