@@ -27,7 +27,10 @@ def schema_dir() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-shared_schema = pytest.mark.skipif(schema_dir() is None, reason="the protocol's JSON Schemas are not at hand in ../shared/schema (CONTRIBUTING.md says where they come from)")
+shared_schema = pytest.mark.skipif(
+    schema_dir() is None,
+    reason="the protocol's JSON Schemas are not at hand in ../shared/schema (CONTRIBUTING.md says where they come from)",
+)
 """Marks a test that needs the JSON Schemas."""
 
 
