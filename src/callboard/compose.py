@@ -86,6 +86,8 @@ def asgi(
     for name, value in (("hosts", hosts), ("origins", origins)):
         if isinstance(value, str):
             raise RegistrationError(f"{name} takes a list, not a str: write {name}=[{value!r}].")
+    if not isinstance(path, str):
+        raise RegistrationError(f"path is a text like '/mcp', not {path!r}.")
     if keep_alive is not None and keep_alive <= 0:
         raise RegistrationError(f"keep_alive must be more than 0 seconds, not {keep_alive:g}; None turns it off.")
     limits = ListenLimits(max_listens, max_listens_per_principal, listen_lifetime) if max_listens > 0 and not json_only else None
@@ -163,6 +165,8 @@ def run(
 
     if log_level not in LOG_LEVELS:
         raise RegistrationError(f"callboard.run: log_level is one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
+    if not host:
+        raise RegistrationError("callboard.run: host is an address or a name, like '127.0.0.1', not an empty text.")
     if type(port) is not int or not 0 <= port <= 65535:
         raise RegistrationError(f"callboard.run: port is an integer from 0 to 65535, not {port!r}.")
     if unknown := sorted(http.keys() - inspect.signature(asgi).parameters.keys()):
