@@ -161,7 +161,20 @@ def run(
 
         run_stdio(endpoint(server, options=options))
         return
-    from callboard.transport.http_server import LOG_LEVELS, serve
+    from callboard.transport.http_server import serve
+
+    _check_http_options(host, port, log_level, http)
+    http.setdefault("allow_remote", not (host == "localhost" or (is_address(host) and is_loopback(host))))
+    http.setdefault("hosts", (*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
+    if _is_piped():
+        text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
+        logging.getLogger("callboard").warning(text, server.name)
+    serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)
+
+
+def _check_http_options(host: str, port: int, log_level: str, more: Mapping[str, Any]) -> None:
+    """Refuse what can't work before anything is served."""
+    from callboard.transport.http_server import LOG_LEVELS
 
     if log_level not in LOG_LEVELS:
         raise RegistrationError(f"callboard.run: log_level is one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
@@ -169,16 +182,10 @@ def run(
         raise RegistrationError("callboard.run: host is an address or a name, like '127.0.0.1', not an empty text.")
     if type(port) is not int or not 0 <= port <= 65535:
         raise RegistrationError(f"callboard.run: port is an integer from 0 to 65535, not {port!r}.")
-    if unknown := sorted(http.keys() - inspect.signature(asgi).parameters.keys()):
+    if unknown := sorted(more.keys() - inspect.signature(asgi).parameters.keys()):
         raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; beside its own options it takes those of callboard.asgi.")
     if complaint := refuse_port(host, port):
         raise RegistrationError(f"callboard.run: {complaint} (host=, port=).")
-    http.setdefault("allow_remote", not (host == "localhost" or (is_address(host) and is_loopback(host))))
-    http.setdefault("hosts", (*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
-    if _is_piped():
-        text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
-        logging.getLogger("callboard").warning(text, server.name)
-    serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)
 
 
 def _in_event_loop() -> bool:
