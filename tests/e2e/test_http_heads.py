@@ -56,3 +56,15 @@ def test_an_offer_to_upgrade_is_answered_with_the_way_out(port: int) -> None:
     assert answer.status in {200, 400}
     if answer.status == 400:
         assert "upgrade" in answer.message["error"]["message"]
+
+
+def test_a_trailer_does_not_pass_for_a_header(port: int) -> None:
+    # HH-06, SA12: whoever looks at the headers alone has not seen it
+    call = make_call("echo", {"text": "hi"}, port=port)
+    head, body = call.split(b"\r\n\r\n", 1)
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith((b"content-length", b"mcp-name"))]
+    chunked = b"\r\n".join([*lines, b"Transfer-Encoding: chunked"]) + b"\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
+    answer = ask(port, chunked + b"Mcp-Name: echo\r\n\r\n")
+    assert (answer.status, answer.message["error"]["code"]) == (400, -32020)
+    named = b"\r\n".join([*lines, b"Mcp-Name: echo", b"Transfer-Encoding: chunked"]) + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    assert ask(port, named).status == 200

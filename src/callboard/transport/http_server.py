@@ -123,6 +123,12 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(OneWrite(transport, self.loop))
 
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            # uvicorn adds trailers to the very list that the application gets: one that says Mcp-Name must not pass for a header (HH-06).
+            if self.cycle is not None and self.cycle.scope is self.scope:
+                self.scope["headers"] = self.headers[:]
+
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             # uvicorn makes a cycle when a head is complete; until then it keeps whatever comes.
