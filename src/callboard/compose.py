@@ -24,13 +24,20 @@ from callboard.wire.versions import LATEST
 __all__ = ["asgi", "endpoint", "run", "stdio"]
 
 
-def endpoint(server: Server, *, options: Mapping[str, Any] | None = None, listen_limits: ListenLimits | None = ListenLimits()) -> Endpoint:
+def endpoint(
+    server: Server,
+    *,
+    options: Mapping[str, Any] | None = None,
+    listen_limits: ListenLimits | None = ListenLimits(),
+    logs: bool = True,
+) -> Endpoint:
     """Make a server ready for a transport.
 
     Args:
         server: The server.
         options: What functions see as `ctx.options`.
         listen_limits: Caps of `subscriptions/listen`; None where it can't work.
+        logs: Whether log messages can be delivered.
 
     Raises:
         RegistrationError: `server` is no server, or `options` no mapping.
@@ -40,7 +47,8 @@ def endpoint(server: Server, *, options: Mapping[str, Any] | None = None, listen
     if options is not None and not isinstance(options, Mapping):
         raise RegistrationError(f"options must be a mapping, not {type(options).__name__}.")
     versions = (LATEST,)
-    return Endpoint(server, [Modern(server.info, supported=versions)], versions=versions, options=options, listen_limits=listen_limits)
+    eras = [Modern(server.info, supported=versions)]
+    return Endpoint(server, eras, versions=versions, options=options, listen_limits=listen_limits, logs=logs)
 
 
 def asgi(
@@ -99,7 +107,7 @@ def asgi(
         max_headers=max_headers,
     )
     return App(
-        endpoint(server, options=options, listen_limits=limits),
+        endpoint(server, options=options, listen_limits=limits, logs=not json_only),
         rules,
         path=path,
         keep_alive=keep_alive,

@@ -153,3 +153,13 @@ async def test_a_server_that_logs_declares_it_whatever_else_was_declared() -> No
 def test_silence_is_shorter_than_the_idle_timers_of_proxies() -> None:
     # A16, HM-13: a comment at least every 15 s unless somebody says otherwise
     assert 0 < inspect.signature(asgi).parameters["keep_alive"].default <= 15
+
+
+@pytest.mark.parametrize("declared", [None, {"tools": {}, "logging": {}}])
+async def test_where_no_log_can_be_delivered_none_is_promised(declared: dict[str, Any] | None) -> None:
+    # A19, LG-02, MT-18
+    server = Server("desk", capabilities=declared)
+    server.tool(name="x")(lambda: "")
+    for app, promised in ((asgi(server), True), (asgi(server, max_listens=0), True), (asgi(server, json_only=True), False)):
+        advertised = (await Client(app).request("server/discover")).result["capabilities"]
+        assert ("logging" in advertised) is promised

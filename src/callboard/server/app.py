@@ -128,16 +128,17 @@ class Server:
         """Programmatic name."""
         return self.info.name
 
-    def capabilities(self, *, listens: bool) -> dict[str, Any]:
+    def capabilities(self, *, listens: bool, logs: bool = True) -> dict[str, Any]:
         """What `server/discover` advertises (MT-18).
 
         Args:
             listens: Whether the transport can deliver notifications of change; what can't be delivered is not advertised.
+            logs: Whether it can deliver log messages.
         """
         if self._declared is not None:
-            return _deliverable(self._declared, listens=listens)
+            return _deliverable(self._declared, listens=listens, logs=logs)
         changes = {"listChanged": True} if listens else {}
-        capabilities: dict[str, Any] = {"logging": {}}
+        capabilities: dict[str, Any] = {"logging": {}} if logs else {}
         for kind in ("tools", "prompts"):
             if kind in self.registry.offered:
                 capabilities[kind] = changes
@@ -365,13 +366,12 @@ def _check_uri(uri: str) -> None:
         )
 
 
-def _deliverable(declared: Mapping[str, Any], *, listens: bool) -> dict[str, Any]:
+def _deliverable(declared: Mapping[str, Any], *, listens: bool, logs: bool) -> dict[str, Any]:
     """What an author declared, less what can't be delivered here (A19), and logging, which any function may do (LG-02)."""
-    if listens:
-        return {"logging": {}, **declared}
-    promises = ("listChanged", "subscribe")
+    promises = () if listens else ("listChanged", "subscribe")
     kept = {
         key: {name: on for name, on in value.items() if name not in promises} if isinstance(value, Mapping) else value
         for key, value in declared.items()
+        if key != "logging"
     }
-    return {"logging": {}, **kept}
+    return {**kept, "logging": {}} if logs else kept

@@ -52,11 +52,12 @@ class Mount:
         values: What the server's lifespan yielded: the first content of every `ctx.locals`.
         versions: Protocol versions that are served, the preferred one first.
         options: Bound options of the mount.
+        logs: Whether log messages can be delivered; likewise.
         draining: Whether the mount is about to end, so that no listen stream may begin.
         listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
     """
 
-    __slots__ = ("draining", "listen_limits", "options", "server", "values", "versions", "workers")
+    __slots__ = ("draining", "listen_limits", "logs", "options", "server", "values", "versions", "workers")
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class Mount:
         versions: tuple[str, ...],
         options: Any = None,
         listen_limits: ListenLimits | None = ListenLimits(),
+        logs: bool = True,
     ) -> None:
         self.server = server
         self.workers = workers
@@ -75,6 +77,7 @@ class Mount:
         self.options = options
         self.draining = False
         self.listen_limits = listen_limits
+        self.logs = logs
 
 
 class _Drain:

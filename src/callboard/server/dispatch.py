@@ -32,7 +32,7 @@ class Served(Protocol):
     hub: Hub
     offered: Container[str]
 
-    def capabilities(self, *, listens: bool) -> dict[str, Any]:
+    def capabilities(self, *, listens: bool, logs: bool = True) -> dict[str, Any]:
         """What `server/discover` advertises."""
         ...
 
@@ -60,7 +60,7 @@ async def dispatch(server: Served, request: Request, context: Context) -> Outcom
 async def _discover(server: Served, _params: v.RequestParams, _request: Request, ctx: Context) -> Outcome:
     value: dict[str, Any] = {
         "supportedVersions": list(ctx.mount.versions),
-        "capabilities": server.capabilities(listens=ctx.mount.listen_limits is not None),
+        "capabilities": server.capabilities(listens=ctx.mount.listen_limits is not None, logs=ctx.mount.logs),
     }
     if server.instructions is not None:
         value["instructions"] = server.instructions

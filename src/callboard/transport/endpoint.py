@@ -30,6 +30,7 @@ class Endpoint:
         versions: Protocol versions these eras serve, the preferred one first.
         options: Bound options: a mapping that functions see as `ctx.options`.
         listen_limits: Caps of `subscriptions/listen`; None where the transport can't deliver notifications of change.
+        logs: Whether it can deliver log messages.
     """
 
     def __init__(
@@ -40,12 +41,14 @@ class Endpoint:
         versions: tuple[str, ...],
         options: Any = None,
         listen_limits: ListenLimits | None = ListenLimits(),
+        logs: bool = True,
     ) -> None:
         self.server = server
         self.eras = tuple(eras)
         self._versions = versions
         self._options = options
         self._listen_limits = listen_limits
+        self._logs = logs
         self._service = server.service
         self.mount: Mount | None = None
 
@@ -65,7 +68,13 @@ class Endpoint:
             return self.mount
         workers = Workers(loop, max_threads=self.server.threads)
         self.mount = Mount(
-            self.server, workers, values=values, versions=self._versions, options=self._options, listen_limits=self._listen_limits
+            self.server,
+            workers,
+            values=values,
+            versions=self._versions,
+            options=self._options,
+            listen_limits=self._listen_limits,
+            logs=self._logs,
         )
         return self.mount
 
