@@ -73,16 +73,15 @@ def real_floor(folder: Path = FLOORS) -> Contender:
     return Contender("real", (sys.executable, str(folder / "floor_asgi.py")), {"BENCH_REAL": "1"})
 
 
-def environment(contender: Contender, *, tools: int = 0, **more: str) -> dict[str, str]:
+def environment(contender: Contender, **more: str) -> dict[str, str]:
     """Environment variables for a contender's process: few and the same for all.
 
     Args:
         contender: Whose.
-        tools: How many filler tools to add to the catalogue.
-        more: Further variables.
+        more: Further variables, such as `BENCH_MODE`; see `floors/data.py`.
     """
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG", "TMPDIR"}}
-    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "BENCH_MODE": "stateless-json", "BENCH_TOOLS": str(tools)}
+    own = {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "BENCH_MODE": "stateless-json"}
     return {**kept, **own, **contender.environment, **more}
 
 
@@ -103,19 +102,23 @@ def on_core(core: int) -> Iterator[None]:
 class Process:
     """A contender that serves HTTP.
 
+    Args:
+        contender: What to start.
+        options: Environment variables beside its own.
+
     Attributes:
         port: Its port on 127.0.0.1.
         pid: Its process id.
     """
 
-    def __init__(self, contender: Contender, *, tools: int = 0) -> None:
+    def __init__(self, contender: Contender, **options: str) -> None:
         self.name = contender.name
         self.port = free_port()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - as long-lived as the process
         with on_core(SERVER_CORE):
             self._process = subprocess.Popen(
                 contender.command,
-                env=environment(contender, tools=tools, PORT=str(self.port)),
+                env=environment(contender, PORT=str(self.port), **options),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

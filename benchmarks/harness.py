@@ -14,8 +14,9 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,10 +24,13 @@ from typing import NamedTuple
 from benchmarks import load
 from benchmarks.contenders import FLOORS, LOAD_CORE, Contender, Process, on_core
 from benchmarks.environments import ROOT
+from benchmarks.legacy_traffic import open_session
 from benchmarks.traffic import Exchange, ask, open_connection
 
 RESULTS = ROOT / "results"
 CONNECTIONS = 16
+# More than connections: a request in a session where one of its id is still in flight is refused.
+SESSIONS = 64
 FAVOURED = "-15"  # nice value of our own scheduler group, where root may ask for it
 
 
@@ -111,12 +115,19 @@ def prepare_machine() -> None:
 
 
 @contextmanager
-def serving(contenders: Iterable[Contender], *, tools: int = 0) -> Iterator[dict[str, Process]]:
-    """Start servers, and stop them in the end."""
+def serving(contenders: Iterable[Contender], *, tools: int = 0, mode: str = "stateless-json", **more: str) -> Iterator[dict[str, Process]]:
+    """Start servers, and stop them in the end.
+
+    Args:
+        contenders: Which.
+        tools: How many filler tools to add to the catalogue.
+        mode: How 2025 clients are served: `stateless-json`, `stateless-sse`, `session-json` or `session-sse`.
+        more: Further environment variables.
+    """
     with ExitStack() as stack:
         processes: dict[str, Process] = {}
         for contender in contenders:
-            process = processes[contender.name] = Process(contender, tools=tools)
+            process = processes[contender.name] = Process(contender, BENCH_TOOLS=str(tools), BENCH_MODE=mode, **more)
             stack.callback(process.stop)
         yield processes
 
@@ -136,14 +147,37 @@ def compare(targets: dict[str, tuple[Process, Exchange]], options: Options, *, c
     Raises:
         RuntimeError: A request failed.
     """
-    runs: dict[str, list[dict[str, float]]] = {name: [] for name in targets}
     for process, exchange in targets.values():
         check(process, exchange)
-        load.run(process.port, exchange, connections=connections, seconds=1)
+    loads = {
+        name: (process, partial(load.run, process.port, exchange, connections=connections)) for name, (process, exchange) in targets.items()
+    }
+    rows = take_turns(loads, options)
+    for process, exchange in targets.values():
+        check(process, exchange)
+    return rows
+
+
+def take_turns(targets: Mapping[str, tuple[Process, Callable[..., load.Load]]], options: Options) -> Rows:
+    """Load servers in turns, each in its own way.
+
+    Args:
+        targets: Name of a row to server and what loads it, given `seconds`.
+        options: How long.
+
+    Returns:
+        As `compare` does.
+
+    Raises:
+        RuntimeError: A request failed.
+    """
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in targets}
+    for _, run in targets.values():
+        run(seconds=1)
     for _ in range(options.rounds):
-        for name, (process, exchange) in targets.items():
+        for name, (process, run) in targets.items():
             before = process.cpu_seconds()
-            seen = load.run(process.port, exchange, connections=connections, seconds=options.seconds)
+            seen = run(seconds=options.seconds)
             used = process.cpu_seconds() - before
             if seen.failed:
                 raise RuntimeError(f"{name}: {seen.failed} of {seen.requests} requests failed")
@@ -156,9 +190,15 @@ def compare(targets: dict[str, tuple[Process, Exchange]], options: Options, *, c
                     "busy": used / seen.seconds,
                 }
             )
-    for process, exchange in targets.values():
-        check(process, exchange)
     return {name: medians(kept) for name, kept in runs.items()}
+
+
+def open_sessions(process: Process, count: int = SESSIONS) -> tuple[str, ...]:
+    """Ids of new sessions of a 2025 client."""
+    connection = open_connection(process.port)
+    sessions = tuple(open_session(connection) for _ in range(count))
+    connection.close()
+    return sessions
 
 
 def check(process: Process, exchange: Exchange) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import FrameType
 from typing import Any
 
+from benchmarks import legacy_traffic
 from benchmarks.traffic import PATH, Exchange
 
 Event = MutableMapping[str, Any]
@@ -17,7 +18,23 @@ WARM_UP = 20
 
 async def send_once(app: App, exchange: Exchange) -> tuple[int, bytes]:
     """Status and body of the answer to one request."""
+    head, *rest = await send(app, exchange)
+    return head["status"], b"".join(event.get("body", b"") for event in rest)
+
+
+async def open_session(app: App) -> str:
+    """Open a session of a 2025 client; its id."""
+    head, *_ = await send(app, legacy_traffic.initialize())
+    session: str = dict(head["headers"])[b"mcp-session-id"].decode()
+    await send(app, legacy_traffic.initialized(session))
+    return session
+
+
+async def send(app: App, exchange: Exchange) -> list[Event]:
+    """What the application sends in answer to one request, in the first of its sessions."""
     headers = [(name.lower().encode(), value.encode()) for name, value in exchange.headers.items()]
+    if exchange.sessions:
+        headers.append((b"mcp-session-id", exchange.sessions[0].encode()))
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -43,11 +60,11 @@ async def send_once(app: App, exchange: Exchange) -> tuple[int, bytes]:
         await hung_up.wait()
         return {"type": "http.disconnect"}
 
-    async def send(event: Event) -> None:
+    async def put(event: Event) -> None:
         outgoing.append(event)
 
-    await app(scope, receive, send)
-    return outgoing[0]["status"], b"".join(event.get("body", b"") for event in outgoing[1:])
+    await app(scope, receive, put)
+    return outgoing
 
 
 async def python_calls(app: App, exchange: Exchange) -> list[str]:
@@ -67,7 +84,7 @@ async def python_calls(app: App, exchange: Exchange) -> list[str]:
 
     sys.setprofile(note)
     try:
-        await send_once(app, exchange)
+        await send(app, exchange)
     finally:
         sys.setprofile(None)
-    return entered[1:]  # the first is send_once itself
+    return entered[1:]  # the first is send itself

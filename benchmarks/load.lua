@@ -1,4 +1,5 @@
--- wrk: one POST over and over. The body stands in LOAD_BODY, "Name: value" lines in LOAD_HEADERS; the summary is one line of JSON.
+-- wrk: one POST over and over. The body stands in LOAD_BODY, "Name: value" lines in LOAD_HEADERS, session ids that take turns in
+-- LOAD_SESSIONS, one a line; the summary is one line of JSON.
 local function read(path)
   local file = assert(io.open(path, "rb"))
   local content = file:read("*a")
@@ -10,6 +11,26 @@ wrk.method = "POST"
 wrk.body = read(os.getenv("LOAD_BODY"))
 for name, value in read(os.getenv("LOAD_HEADERS")):gmatch("([^:\n]+): ([^\n]*)") do
   wrk.headers[name] = value
+end
+
+local sessions, requests, sent = {}, {}, 0
+for session in read(os.getenv("LOAD_SESSIONS")):gmatch("[^\n]+") do
+  sessions[#sessions + 1] = session
+end
+
+if #sessions > 0 then
+  -- The address is not known before wrk calls this.
+  function init()
+    for place = 1, #sessions do
+      wrk.headers["Mcp-Session-Id"] = sessions[place]
+      requests[place] = wrk.format()
+    end
+  end
+
+  function request()
+    sent = sent + 1
+    return requests[sent % #requests + 1]
+  end
 end
 
 function done(summary, latency, requests)

@@ -5,8 +5,10 @@ Environment:
     BENCH_TOOLS: How many filler tools to add to the catalogue (0).
     BENCH_STDIO: `1` serves stdio instead of HTTP.
     BENCH_PLAIN: `1` serves the ASGI application on uvicorn as it is, in place of `callboard.run`.
-    BENCH_MODE: `stateless-json`, `stateless-sse`, `session-json`, `session-sse`: how 2025 clients are served. The current protocol is
-        served the same in every mode.
+    BENCH_MODE: `stateless-json`, `stateless-sse`, `session-json`, `session-sse`: whether 2025 clients get sessions, and whether results
+        come as JSON or as event streams. The current protocol is served in every mode.
+    BENCH_VERSIONS: Protocol versions to serve, separated by commas (all).
+    BENCH_TTL: Seconds that a session may be idle (300).
 """
 
 import asyncio
@@ -14,26 +16,34 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script finds its own folder only
 
 import msgspec
 
-from benchmarks.floors.data import FILLERS, PORT, STDIO, filler, hits
+from benchmarks.floors.data import FILLERS, PORT, SESSIONS, STDIO, STREAMED, filler, hits
 from callboard import Context, Server, asgi, run
 from callboard.transport.asgi import App
+from callboard.transport.stream import Receive, Scope, Send
+from callboard.types import CallToolResult, TextContent
 
 STREAMS = 100_000
+OPTIONS: dict[str, Any] = {
+    "max_listens": STREAMS,
+    "max_listens_per_principal": STREAMS,
+    "sessions": "auto" if SESSIONS else "off",
+    "session_ttl": float(os.environ.get("BENCH_TTL", "300")),
+}
+if "BENCH_VERSIONS" in os.environ:
+    OPTIONS["versions"] = os.environ["BENCH_VERSIONS"].split(",")
+BOTH, STREAM_ONLY = (b"accept", b"application/json, text/event-stream"), (b"accept", b"text/event-stream")
 server = Server("bench", version="1.0.0", page_size=10_000)
 waiting: list[asyncio.Future[None]] = []
 
 
 class Said(msgspec.Struct):
     result: str
-
-
-class Number(msgspec.Struct):
-    result: int
 
 
 class Hit(msgspec.Struct):
@@ -62,9 +72,9 @@ class Sweep(msgspec.Struct):
 
 
 @server.tool
-def echo(text: str) -> Said:
-    """Say the text again, from a thread."""
-    return Said(text)
+def echo(text: str) -> CallToolResult:
+    """Say the text again, from a thread; other benchmarks want the bare text beside the structured content."""
+    return CallToolResult(content=[TextContent(text=text)], structured_content={"result": text})
 
 
 @server.tool
@@ -81,15 +91,15 @@ async def pause(text: str) -> Said:
 
 
 @server.tool
-async def add(a: int, b: int) -> Number:
+async def add(a: int, b: int) -> int:
     """Add two numbers."""
-    return Number(a + b)
+    return a + b
 
 
 @server.tool
-async def length(text: str) -> Number:
+async def length(text: str) -> int:
     """Count the characters of a text."""
-    return Number(len(text))
+    return len(text)
 
 
 @server.tool
@@ -108,7 +118,7 @@ async def slow(n: int, ctx: Context) -> Said:
 
 
 @server.tool
-async def meet(callers: int) -> Number:
+async def meet(callers: int) -> int:
     """Wait until this many callers are here."""
     waiting.append(asyncio.get_running_loop().create_future())
     mine = waiting[-1]
@@ -117,7 +127,7 @@ async def meet(callers: int) -> Number:
             other.set_result(None)
         waiting.clear()
     await mine
-    return Number(callers)
+    return callers
 
 
 @server.tool
@@ -162,9 +172,28 @@ for number in range(FILLERS):
     server.tool(name=name, description=description)(function)
 
 
+class Streaming:
+    """An application to which clients that take both JSON and event streams seem to take only the latter.
+
+    Attributes:
+        endpoint, path, rules: What `serve` wants to know of an application.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.endpoint, self.path, self.rules = app.endpoint, app.path, app.rules
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI scope."""
+        if scope["type"] == "http" and BOTH in (headers := scope["headers"]):
+            headers[headers.index(BOTH)] = STREAM_ONLY
+        await self._app(scope, receive, send)
+
+
 def make_app() -> App:
     """The server as an ASGI application."""
-    return asgi(server, max_listens=STREAMS, max_listens_per_principal=STREAMS)
+    app = asgi(server, **OPTIONS)
+    return cast("App", Streaming(app)) if STREAMED else app
 
 
 def main() -> None:
@@ -178,7 +207,9 @@ def main() -> None:
         gc.freeze()
         uvicorn.run(make_app(), host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)
     else:
-        run(server, port=PORT, log_level="warning", max_listens=STREAMS, max_listens_per_principal=STREAMS)
+        from callboard.transport.http_server import serve  # `run`, with room for the application above
+
+        serve(make_app(), host="127.0.0.1", port=PORT, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The benchmark's client: requests of the current protocol, and plain blocking connections to send them on. Standard library only."""
+"""The benchmark's client: requests, and plain blocking connections to send them on. Standard library only.
+
+Requests are of the current protocol; those of the 2025 protocols are in `legacy_traffic`.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,31 @@ TIMEOUT = 30.0
 
 
 class Exchange(NamedTuple):
-    """One HTTP request: headers (without Host and Content-Length) and body."""
+    """One HTTP request.
+
+    Attributes:
+        headers: Without Host, Content-Length and Mcp-Session-Id.
+        body: Its body.
+        sessions: Ids of the sessions that take turns sending it; none for a request outside sessions.
+    """
 
     headers: dict[str, str]
     body: bytes
+    sessions: tuple[str, ...] = ()
 
 
-def line(method: str, params: dict[str, Any] | None = None, *, request_id: int | str = 1) -> bytes:
-    """A request as JSON, without a line end."""
-    message = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**(params or {}), "_meta": META}}
+def encode(message: dict[str, Any]) -> bytes:
+    """A message as JSON, without a line end."""
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def request(method: str, params: dict[str, Any] | None = None, *, request_id: int | str = 1) -> Exchange:
+def line(method: str, params: dict[str, Any] | None = None, *, request_id: int | str = 1, token: str | None = None) -> bytes:
+    """A request as JSON, without a line end; with a token it asks for progress."""
+    meta = META if token is None else {**META, "progressToken": token}
+    return encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": {**(params or {}), "_meta": meta}})
+
+
+def request(method: str, params: dict[str, Any] | None = None, *, request_id: int | str = 1, token: str | None = None) -> Exchange:
     """A request as an HTTP exchange, mirrored headers included."""
     headers = {
         "Content-Type": "application/json",
@@ -43,17 +58,18 @@ def request(method: str, params: dict[str, Any] | None = None, *, request_id: in
     }
     if method in NAMED:
         headers["Mcp-Name"] = (params or {})[NAMED[method]]
-    return Exchange(headers, line(method, params, request_id=request_id))
+    return Exchange(headers, line(method, params, request_id=request_id, token=token))
 
 
-def call(tool: str, arguments: dict[str, Any], *, request_id: int | str = 1) -> Exchange:
+def call(tool: str, arguments: dict[str, Any], *, request_id: int | str = 1, token: str | None = None) -> Exchange:
     """A `tools/call`."""
-    return request("tools/call", {"name": tool, "arguments": arguments}, request_id=request_id)
+    return request("tools/call", {"name": tool, "arguments": arguments}, request_id=request_id, token=token)
 
 
-def wire_bytes(exchange: Exchange, port: int) -> bytes:
-    """An exchange as it goes over the socket."""
-    head = [f"POST {PATH} HTTP/1.1", f"Host: 127.0.0.1:{port}", *(f"{name}: {value}" for name, value in exchange.headers.items())]
+def wire_bytes(exchange: Exchange, port: int, *, method: str = "POST", session: str = "") -> bytes:
+    """An exchange as it goes over the socket, in one session or in none."""
+    headers = {**exchange.headers, "Mcp-Session-Id": session} if session else exchange.headers
+    head = [f"{method} {PATH} HTTP/1.1", f"Host: 127.0.0.1:{port}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*head, f"Content-Length: {len(exchange.body)}", "", ""]).encode() + exchange.body
 
 
@@ -62,16 +78,24 @@ def open_connection(port: int) -> HTTPConnection:
     return HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
 
 
+def send(connection: HTTPConnection, exchange: Exchange, method: str = "POST") -> tuple[HTTPResponse, bytes]:
+    """Send a request, in the first of its sessions, and read the whole answer."""
+    headers = {**exchange.headers, "Mcp-Session-Id": exchange.sessions[0]} if exchange.sessions else exchange.headers
+    connection.request(method, PATH, exchange.body, headers)
+    response = connection.getresponse()
+    return response, response.read()
+
+
 def ask(connection: HTTPConnection, exchange: Exchange) -> dict[str, Any]:
-    """Send a request and return its result.
+    """Send a request and return its result, the last message of the answer.
 
     Raises:
         RuntimeError: The answer is not a result.
     """
-    connection.request("POST", PATH, exchange.body, exchange.headers)
-    response = connection.getresponse()
-    body = response.read()
-    answer = json.loads(body) if body else {}
+    response, body = send(connection, exchange)
+    streamed = response.headers.get("content-type", "").startswith("text/event-stream")
+    text = body.rpartition(b"data:")[2] if streamed else body
+    answer = json.loads(text) if text else {}
     if response.status != 200 or "result" not in answer:
         raise RuntimeError(f"{response.status} {body[:500]!r}")
     return dict(answer["result"])

@@ -26,7 +26,7 @@ async def shout(words: str) -> str:
 async def main() -> None:
     async with Client([sys.executable, __file__, "serve"]) as client:
         found = await client.discover()
-        assert found.supported_versions == ["2026-07-28"]
+        assert found.supported_versions[0] == "2026-07-28"
         assert (await client.call_tool("pid")).structured_content != os.getpid()
 
         # Requests run side by side; each answer finds its way.

@@ -13,10 +13,12 @@ import callboard
 PUBLIC = [
     "CacheHint",
     "CallboardError",
+    "Caller",
     "Client",
     "Context",
     "Depends",
     "Fail",
+    "Hello",
     "Layer",
     "NeedInput",
     "NotFound",

@@ -9,7 +9,7 @@ the tables below say what stands there instead, and why. A definition that fits 
 
 Rules:
 - An optional property is `T | UnsetType = UNSET`: it is left out when unset, and `null` is refused where the schema refuses it.
-- A required property has no default, unless it is a constant or stands in `DEFAULTS`: then it is always sent.
+- A required property has no default, unless it is a constant or stands in `DEFAULTS`: then it is always sent. `OPTIONAL` ones may be absent.
 - A required constant named `type`, `method` or `mode` is the Struct's tag, which makes unions over it decode in one pass.
 - Attributes are snake_case; `_meta` is `meta`, and a key with a prefix (`io.modelcontextprotocol/logLevel`) drops it.
 - An object that allows further properties stays a `dict`, for a Struct would lose them.
@@ -86,6 +86,11 @@ DEFAULTS: dict[str, Override] = {
     "ttlMs": Override("0", "CA-04: stale at once"),
     "cacheScope": Override('"private"', "CA-06: never shared unless said so"),
     "ElicitRequestParams.mode": Override('"form"', "EL-03"),
+}
+
+# Required properties that may be absent all the same, and why; keys as in OVERRIDES.
+OPTIONAL: dict[str, str] = {
+    "->RequestMetaObject": "requests of 2025 clients have no `_meta`; the current era checks its own (MT-01)",
 }
 
 # Names for the objects that the schema writes in place.
@@ -210,7 +215,7 @@ class Module:
         default = DEFAULTS.get(f"{path}.{key}") or DEFAULTS.get(key)
         if default:
             return f"{name}: {kind} = {default.annotation}"
-        if key not in parent.get("required", ()):
+        if key not in parent.get("required", ()) or f"->{schema.get('$ref', '').rpartition('/')[2]}" in OPTIONAL:
             return f"{name}: Any = UNSET" if kind == "Any" else f"{name}: {kind} | UnsetType = UNSET"
         if "const" in schema and isinstance(schema["const"], str):
             return f"{name}: {kind} = {quote(schema['const'])}"

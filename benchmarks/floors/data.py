@@ -4,7 +4,8 @@ Environment of a benchmark server:
     PORT: Where to listen on 127.0.0.1.
     BENCH_TOOLS: How many filler tools to add to the catalogue.
     BENCH_STDIO: `1` serves stdio instead of HTTP.
-    BENCH_MODE: How 2025 clients are served; of no meaning to the current protocol.
+    BENCH_MODE: `stateless-json`, `stateless-sse`, `session-json` or `session-sse`: whether 2025 clients get sessions, and whether answers are
+        JSON or event streams.
 """
 
 import os
@@ -14,7 +15,9 @@ from typing import Any
 PORT = int(os.environ.get("PORT", "8100"))
 FILLERS = int(os.environ.get("BENCH_TOOLS", "0"))
 STDIO = os.environ.get("BENCH_STDIO") == "1"
-STATELESS = os.environ.get("BENCH_MODE", "stateless-json").startswith("stateless")
+MODE = os.environ.get("BENCH_MODE", "stateless-json")
+SESSIONS = MODE.startswith("session")
+STREAMED = MODE.endswith("sse")
 
 SEARCH_HITS = 20
 

@@ -1,17 +1,22 @@
 """What the protocol asks of a server for every request, done as cheaply as Python allows: the measure for Callboard's own overhead.
 
 Host and Origin against rebinding, media types, the version in header and body, `Mcp-Method` and `Mcp-Name` against the body, a typed
-envelope, `_meta` with version and capabilities, typed arguments with an error in band where they don't fit.
+envelope, `_meta` with version and capabilities, typed arguments with an error in band where they don't fit; for the 2025 protocols the
+session in place of what they don't have.
 """
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from benchmarks.floors.data import SESSIONS
 from benchmarks.floors.tools import TOOLS, Call, encode
 
 VERSION = "2026-07-28"
+LEGACY_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26")
+VERSIONS = {VERSION, *LEGACY_VERSIONS}
 LOCAL_HOSTS = ("127.0.0.1:", "localhost:", "[::1]:")
 LOCAL_ORIGINS = ("http://127.0.0.1", "http://localhost")
 JSON_TYPE = "application/json"
@@ -28,22 +33,47 @@ class RefusalError(Exception):
         self.status = status
 
 
+class Session:
+    """What a server must know of a 2025 client, and has room for."""
+
+    __slots__ = ("calls", "client", "level", "stream", "version")
+
+    def __init__(self, hello: dict[str, Any]) -> None:
+        self.version = hello["protocolVersion"]
+        self.client = hello["clientInfo"]
+        self.level = self.stream = self.calls = None
+
+
+sessions: dict[str, Session] = {}
+
+
 class _Envelope(msgspec.Struct):
     jsonrpc: str
-    id: int | str
     method: str
-    params: msgspec.Raw
+    id: int | str | None = None
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _LegacyMeta(msgspec.Struct):
+    token: int | str | None = msgspec.field(name="progressToken", default=None)
 
 
 class _Meta(msgspec.Struct):
     version: str = msgspec.field(name="io.modelcontextprotocol/protocolVersion")
     capabilities: dict[str, Any] = msgspec.field(name="io.modelcontextprotocol/clientCapabilities")
+    token: int | str | None = msgspec.field(name="progressToken", default=None)
 
 
 class _CallParams(msgspec.Struct):
     name: str
     meta: _Meta = msgspec.field(name="_meta")
     arguments: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _LegacyParams(msgspec.Struct):
+    name: str
+    arguments: msgspec.Raw = msgspec.Raw(b"{}")
+    meta: _LegacyMeta = msgspec.field(name="_meta", default_factory=_LegacyMeta)
 
 
 class _OtherParams(msgspec.Struct):
@@ -53,7 +83,9 @@ class _OtherParams(msgspec.Struct):
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 _decode_call = msgspec.json.Decoder(_CallParams).decode
+_decode_legacy = msgspec.json.Decoder(_LegacyParams).decode
 _decode_other = msgspec.json.Decoder(_OtherParams).decode
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_arguments = {name: msgspec.json.Decoder(arguments).decode for name, (arguments, _) in TOOLS.items()}
 
 
@@ -74,8 +106,8 @@ def check_headers(fields: Mapping[str, str]) -> str:
     accepted = fields.get("accept", "")
     if "*/*" not in accepted and not (JSON_TYPE in accepted and STREAM_TYPE in accepted):
         raise RefusalError(406, "accept")
-    version = fields.get("mcp-protocol-version")
-    if version != VERSION:
+    version = fields.get("mcp-protocol-version", LEGACY_VERSIONS[-1])
+    if version not in VERSIONS:
         raise RefusalError(400, "version")
     return version
 
@@ -88,7 +120,7 @@ def read_strictly(body: bytes, fields: Mapping[str, str], version: str) -> Call:
     """
     try:
         message = _decode_envelope(body)
-        if message.jsonrpc != "2.0" or fields.get("mcp-method") != message.method:
+        if message.jsonrpc != "2.0" or message.id is None or fields.get("mcp-method") != message.method:
             raise RefusalError(400, "method")
         if message.method != "tools/call":
             other = _decode_other(message.params)
@@ -98,12 +130,58 @@ def read_strictly(body: bytes, fields: Mapping[str, str], version: str) -> Call:
         params = _decode_call(message.params)
         if params.meta.version != version or fields.get("mcp-name") != params.name:
             raise RefusalError(400, "name or version")
-        decode = _decode_arguments.get(params.name)
-        if decode is None:
-            raise RefusalError(400, "unknown tool")
-        return Call(message.id, message.method, params.name, decode(params.arguments))
+        return Call(message.id, message.method, params.name, read_arguments(params.name, params.arguments), token=params.meta.token)
     except msgspec.DecodeError as error:
         raise RefusalError(400, str(error)) from None
+
+
+def read_arguments(tool: str, arguments: msgspec.Raw) -> Any:
+    """The arguments as the tool wants them.
+
+    Raises:
+        RefusalError: There is no such tool.
+        msgspec.DecodeError: They are of the wrong type.
+    """
+    decode = _decode_arguments.get(tool)
+    if decode is None:
+        raise RefusalError(400, "unknown tool")
+    return decode(arguments)
+
+
+def read_legacy(body: bytes, fields: Mapping[str, str]) -> Call:
+    """A request or notification of a 2025 client, everything of it checked; `initialize` opens a session.
+
+    Raises:
+        RefusalError: Something is missing, of the wrong type, or of no session.
+    """
+    try:
+        message = _decode_envelope(body)
+        if message.jsonrpc != "2.0":
+            raise RefusalError(400, "jsonrpc")
+        if message.method == "initialize":
+            return Call(message.id, message.method, session=open_session(_decode_any(message.params)) if SESSIONS else "")
+        if SESSIONS:
+            session = fields.get("mcp-session-id")
+            if session not in sessions:
+                raise RefusalError(400 if session is None else 404, "session")
+        if message.method != "tools/call":
+            return Call(message.id, message.method)
+        params = _decode_legacy(message.params)
+        return Call(message.id, message.method, params.name, read_arguments(params.name, params.arguments), token=params.meta.token)
+    except msgspec.DecodeError as error:
+        raise RefusalError(400, str(error)) from None
+
+
+def open_session(hello: dict[str, Any]) -> str:
+    """Keep what a client says of itself; the id of its session."""
+    session = secrets.token_hex(16)
+    sessions[session] = Session(hello)
+    return session
+
+
+def close_session(fields: Mapping[str, str]) -> int:
+    """Forget a session; the HTTP status of the answer to DELETE."""
+    return 404 if sessions.pop(fields.get("mcp-session-id", ""), None) is None else 204
 
 
 def refuse(refusal: RefusalError) -> bytes:

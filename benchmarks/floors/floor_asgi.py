@@ -11,9 +11,9 @@ from typing import Any
 
 import uvicorn
 
-from benchmarks.floors.data import PORT
-from benchmarks.floors.duties import RefusalError, check_headers, read_strictly, refuse
-from benchmarks.floors.tools import LISTENERS, Call, acknowledge, answer, read_loosely
+from benchmarks.floors.data import PORT, STREAMED
+from benchmarks.floors.duties import VERSION, RefusalError, check_headers, close_session, read_legacy, read_strictly, refuse
+from benchmarks.floors.tools import LISTENERS, Call, acknowledge, answer, frame, read_loosely, report
 
 REAL = os.environ.get("BENCH_REAL") == "1"
 JSON_TYPE = (b"content-type", b"application/json")
@@ -34,11 +34,28 @@ async def read_body(receive: Receive) -> bytes:
     return body
 
 
-async def respond(send: Send, status: int, body: bytes) -> None:
+async def respond(send: Send, status: int, body: bytes, session: str = "") -> None:
     """Send one JSON answer."""
     headers = [JSON_TYPE, (b"content-length", b"%d" % len(body))]
+    if session:
+        headers.append((b"mcp-session-id", session.encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def respond_as_stream(send: Send, body: bytes, session: str = "") -> None:
+    """Send one answer as an event stream."""
+    headers = [*STREAM_HEADERS, (b"mcp-session-id", session.encode())] if session else STREAM_HEADERS
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": frame(body)})
+
+
+async def respond_with_progress(send: Send, call: Call) -> None:
+    """Send each event of a slow call when it is there."""
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    for event in report(call):
+        await send({"type": "http.response.body", "body": event, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def hang_up(receive: Receive) -> None:
@@ -79,18 +96,27 @@ async def answer_in_task(call: Call) -> bytes:
     return answer(call)
 
 
-async def serve_checked(headers: list[tuple[bytes, bytes]], receive: Receive, send: Send) -> None:
+async def serve_checked(scope: Event, receive: Receive, send: Send) -> None:
     """Answer a request after all checks."""
     try:
-        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        fields = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["method"] == "DELETE":
+            return await respond(send, close_session(fields), b"")
         version = check_headers(fields)
-        call = read_strictly(await read_body(receive), fields, version)
+        body = await read_body(receive)
+        call = read_strictly(body, fields, version) if version == VERSION else read_legacy(body, fields)
+        if call.id is None:
+            return await respond(send, 202, b"")
         if call.method == "subscriptions/listen":
             return await listen(call, receive, send)
+        if call.name == "slow":
+            return await respond_with_progress(send, call)
         body = await asyncio.ensure_future(answer_in_task(call))
     except RefusalError as refusal:
         return await respond(send, refusal.status, refuse(refusal))
-    return await respond(send, 200, body)
+    if STREAMED:
+        return await respond_as_stream(send, body, call.session)
+    return await respond(send, 200, body, call.session)
 
 
 async def serve_unchecked(receive: Receive, send: Send) -> None:
@@ -111,7 +137,7 @@ async def app(scope: Event, receive: Receive, send: Send) -> None:
             if event["type"] == "lifespan.shutdown":
                 return
     elif REAL:
-        await serve_checked(scope["headers"], receive, send)
+        await serve_checked(scope, receive, send)
     else:
         await serve_unchecked(receive, send)
 

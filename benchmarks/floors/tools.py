@@ -1,6 +1,6 @@
 """The floor's catalogue and its answers, as plain as can be: look up, call, encode."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -14,18 +14,22 @@ class Call(msgspec.Struct):
     """One request, read as far as its method needs.
 
     Attributes:
-        id: JSON-RPC id.
+        id: JSON-RPC id; None for a notification.
         method: Protocol method.
         name: Name of the tool; empty for other methods.
         arguments: The tool's arguments: unread JSON, or the typed object.
         params: All parameters where the method needs more.
+        token: Progress token.
+        session: The session that this request has opened.
     """
 
-    id: int | str
+    id: int | str | None
     method: str
     name: str = ""
     arguments: Any = None
     params: dict[str, Any] = {}
+    token: int | str | None = None
+    session: str = ""
 
 
 class TextArguments(msgspec.Struct):
@@ -39,6 +43,10 @@ class AddArguments(msgspec.Struct):
 
 class SearchArguments(msgspec.Struct):
     query: str
+
+
+class SlowArguments(msgspec.Struct):
+    n: int
 
 
 class NoArguments(msgspec.Struct):
@@ -95,6 +103,7 @@ TOOLS: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Any]]] = {
     "add": (AddArguments, lambda given: given.a + given.b),
     "length": (TextArguments, lambda given: len(given.text)),
     "search": (SearchArguments, lambda given: search(given.query)),
+    "slow": (SlowArguments, lambda _given: "done"),
     "broadcast": (NoArguments, lambda _given: broadcast()),
 }
 
@@ -120,6 +129,8 @@ def describe(name: str, text: str, arguments: type[msgspec.Struct] | Callable[..
 TOOL_LIST = [describe(name, f"The {name} tool.", arguments) for name, (arguments, _) in TOOLS.items()]
 TOOL_LIST += [describe(*filler(number)) for number in range(FILLERS)]
 LISTED = {"tools": TOOL_LIST, "resultType": "complete", "ttlMs": 0, "cacheScope": "private", "_meta": SERVER_INFO}
+CAPABILITIES = {"tools": {"listChanged": True}}
+WELCOME = {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": {"name": "floor", "version": "1.0.0"}}
 LISTED_BYTES = msgspec.Raw(encode(LISTED))  # a server may keep the encoded list until it changes
 
 
@@ -139,6 +150,8 @@ def answer(call: Call) -> bytes:
         result = shape(TOOLS[call.name][1](call.arguments))
         result["resultType"] = "complete"
         result["_meta"] = SERVER_INFO
+    elif call.method == "initialize":
+        result = WELCOME
     else:
         result = LISTED_BYTES
     return encode({"jsonrpc": "2.0", "id": call.id, "result": result})
@@ -153,9 +166,23 @@ def shape(value: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "structuredContent": {"result": value}, "isError": False}
 
 
+def report(call: Call) -> Iterator[bytes]:
+    """Progress of the slow tool, and its answer, as events."""
+    steps = call.arguments.n
+    for step in range(steps):
+        params = {"progressToken": call.token, "progress": step + 1, "total": steps, "message": "step"}
+        yield event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+    yield frame(answer(call))
+
+
+def frame(message: bytes) -> bytes:
+    """One encoded message of an event stream."""
+    return b"event: message\ndata: " + message + b"\n\n"
+
+
 def event(message: dict[str, Any]) -> bytes:
     """One message of an event stream."""
-    return b"event: message\ndata: " + encode(message) + b"\n\n"
+    return frame(encode(message))
 
 
 def acknowledge(call: Call) -> bytes:

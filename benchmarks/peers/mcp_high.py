@@ -3,9 +3,10 @@
 import asyncio
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
-from benchmarks.floors.data import FILLERS, PORT, STDIO, filler, hits
+from benchmarks.floors.data import FILLERS, PORT, SESSIONS, STDIO, STREAMED, filler, hits
 
 server = MCPServer("bench", version="1.0.0", log_level="WARNING")
 
@@ -63,6 +64,14 @@ async def search(query: str) -> SearchResult:
     return SearchResult(query=query, total=len(found), hits=[Hit(**hit) for hit in found])
 
 
+@server.tool()
+async def slow(n: int, ctx: Context) -> str:
+    """Report progress n times."""
+    for step in range(n):
+        await ctx.report_progress(step + 1, n, "step")
+    return "done"
+
+
 @server.resource("bench://greeting")
 def greeting() -> str:
     """A greeting."""
@@ -85,5 +94,5 @@ if __name__ == "__main__":
     else:
         import uvicorn
 
-        app = server.streamable_http_app(stateless_http=True, json_response=True)
+        app = server.streamable_http_app(stateless_http=not SESSIONS, json_response=not STREAMED, max_sessions=100_000)
         uvicorn.run(app, host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)

@@ -48,6 +48,17 @@ class Reason(Enum):
     HTTP_METHOD = auto()
     OVERLOADED = auto()
     DUPLICATE_ID = auto()
+    OPTIONS = auto()
+    SESSION_REQUIRED = auto()
+    SESSION_NOT_FOUND = auto()
+    SESSION_OPEN = auto()
+    SESSION_OVERLOADED = auto()
+    SESSION_ENDED = auto()
+    NOT_INITIALIZED = auto()
+    TIMED_OUT = auto()
+    CANCELLED = auto()
+    EVENT_ID = auto()
+    CONFLICT = auto()
     CUSTOM = auto()
 
 
@@ -95,6 +106,17 @@ REASONS: dict[Reason, Rule] = {
     Reason.HTTP_METHOD: Rule(-32600, 405, -32600, 405, "This endpoint takes POST."),
     Reason.OVERLOADED: Rule(-32603, 503, -32603, 503, "The server is at its limit: try again later."),
     Reason.DUPLICATE_ID: Rule(-32600, 400, -32600, 400, "A request with this id is still in flight."),
+    Reason.OPTIONS: Rule(-32603, 500, -32603, 500, "Internal error."),
+    Reason.SESSION_REQUIRED: Rule(-32600, 400, -32600, 400, "Mcp-Session-Id is missing: send the one that initialize was answered with."),
+    Reason.SESSION_NOT_FOUND: Rule(-32600, 404, -32600, 404, "There is no such session: initialize again, without Mcp-Session-Id."),
+    Reason.SESSION_OPEN: Rule(-32600, 400, -32600, 400, "This session is initialized already."),
+    Reason.SESSION_OVERLOADED: Rule(-32603, 503, -32603, 200, "Session overloaded: wait for answers before sending more."),
+    Reason.SESSION_ENDED: Rule(-32603, 200, -32603, 200, "Session ended."),
+    Reason.NOT_INITIALIZED: Rule(-32600, 400, -32600, 400, "Server not initialized: send notifications/initialized first."),
+    Reason.TIMED_OUT: Rule(-32603, 200, -32603, 200, "Request timed out."),
+    Reason.CANCELLED: Rule(-32603, 200, -32603, 200, "Request cancelled."),
+    Reason.EVENT_ID: Rule(-32600, 400, -32600, 400, "Last-Event-ID names no event of this session: open a stream without it."),
+    Reason.CONFLICT: Rule(-32600, 409, -32600, 409, "This session has a stream already (single_stream)."),
 }
 
 

@@ -2,11 +2,12 @@
 
     make conformance                                    every leg that the server claims
     make conformance ARGS="--scenario 'tools-.*' -v"    some scenarios, with every check that fell short
-    make conformance ARGS="--leg 2025-11-25"            a leg that is not claimed yet
+    make conformance ARGS="--leg extensions"            a leg that is not claimed yet
 
 A leg is one version of the suite speaking one version of the protocol. Each scenario gets a process of its own and is judged by the
 checks it writes down, since the suite's exit status passes warnings over. A scenario that falls short must stand in expected.json
-with its reason; one that stands there and passes is an error too. docs/conformance.md says more.
+with its reason; one that stands there and passes is an error too. Legs run side by side, each against a server of its own; within a
+leg one scenario follows another, since some change the server's lists and some measure time. docs/conformance.md says more.
 """
 # ruff: noqa: T201 - a command that reports
 
@@ -22,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,11 +60,11 @@ class Leg(NamedTuple):
 OLD, NEW = "0.1.16", "0.2.0-alpha.12"
 LEGS = {
     "2026-07-28": Leg(NEW, "2026-07-28", claimed=True, arguments=("--spec-version", "2026-07-28")),
-    "2025-11-25": Leg(NEW, "2025-11-25", claimed=False, arguments=("--spec-version", "2025-11-25")),
-    "2025-06-18": Leg(NEW, "2025-06-18", claimed=False, arguments=("--spec-version", "2025-06-18")),
-    "2025-03-26": Leg(NEW, "2025-03-26", claimed=False, arguments=("--spec-version", "2025-03-26")),
+    "2025-11-25": Leg(NEW, "2025-11-25", claimed=True, arguments=("--spec-version", "2025-11-25")),
+    "2025-06-18": Leg(NEW, "2025-06-18", claimed=True, arguments=("--spec-version", "2025-06-18")),
+    "2025-03-26": Leg(NEW, "2025-03-26", claimed=True, arguments=("--spec-version", "2025-03-26")),
     "extensions": Leg(NEW, "extension", claimed=False),
-    "0.1.16": Leg(OLD, "", claimed=False),
+    "0.1.16": Leg(OLD, "", claimed=True),
 }
 
 
@@ -235,25 +237,35 @@ def options() -> argparse.Namespace:
     parser.add_argument("--scenario", default=".*", help="regular expression that the whole name must match")
     parser.add_argument("--url", help="a server that already runs; by default the fixture, on a free port")
     parser.add_argument("--timeout", type=int, default=60, help="seconds per scenario")
+    parser.add_argument("--jobs", "-j", type=int, default=2, help="legs at a time; 1 with --url, where all share a server")
     parser.add_argument("--verbose", "-v", action="store_true", help="print every check that fell short")
     return parser.parse_args()
 
 
-def measure(node: str, url: str, asked: argparse.Namespace, expected: Expected, out: Path) -> dict[str, dict[str, Result | None]]:
-    """Runs the asked scenarios one after another (some measure time) and prints a line each.
+def measure(node: str, leg: str, asked: argparse.Namespace, reasons: Mapping[str, str], out: Path) -> dict[str, Result | None]:
+    """Runs a leg's asked scenarios one after another and prints a line each.
 
     Returns:
-        Leg -> scenario -> what came of it; None for one that was not asked for.
+        Scenario -> what came of it; None for one that was not asked for.
     """
-    results: dict[str, dict[str, Result | None]] = {}
-    for name in asked.leg or [name for name, leg in LEGS.items() if leg.claimed]:
-        results[name] = dict.fromkeys(scenarios(node, LEGS[name]))
-        for scenario in results[name]:
-            if re.fullmatch(asked.scenario, scenario):
-                result = run(node, LEGS[name], scenario, url, out / name / scenario, asked.timeout)
-                show(name, scenario, result, expected.get(name, {}).get(scenario), verbose=asked.verbose)
-                results[name][scenario] = result
+    results: dict[str, Result | None] = dict.fromkeys(scenarios(node, LEGS[leg]))
+    wanted = [name for name in results if re.fullmatch(asked.scenario, name)]
+    if not wanted:
+        return results
+    out.mkdir()
+    with nullcontext(asked.url) if asked.url else fixture(out / "server.log") as url:
+        for name in wanted:
+            results[name] = result = run(node, LEGS[leg], name, url, out / name, asked.timeout)
+            show(leg, name, result, reasons.get(name), verbose=asked.verbose)
     return results
+
+
+def measure_all(node: str, asked: argparse.Namespace, expected: Expected, out: Path) -> dict[str, dict[str, Result | None]]:
+    """Runs the asked legs side by side; by default every claimed one."""
+    legs = asked.leg or [name for name, leg in LEGS.items() if leg.claimed]
+    with ThreadPoolExecutor(1 if asked.url else asked.jobs) as lanes:
+        measured = lanes.map(lambda leg: measure(node, leg, asked, expected.get(leg, {}), out / leg), legs)
+        return dict(zip(legs, measured, strict=True))
 
 
 def main() -> None:
@@ -264,8 +276,7 @@ def main() -> None:
     out = HOME / "results"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    with nullcontext(asked.url) if asked.url else fixture(out / "server.log") as url:
-        results = measure(node, url, asked, expected, out)
+    results = measure_all(node, asked, expected, out)
     ran = [result for outcomes in results.values() for result in outcomes.values() if result is not None]
     if not ran:
         sys.exit(f"no scenario is called {asked.scenario}")

@@ -83,6 +83,14 @@ async def test_tool_with_progress(ctx: Context) -> str:
 
 
 @server.tool
+async def test_reconnection(ctx: Context) -> str:
+    """Closes its stream before it answers; clients of 2025-11-25 come back for the answer."""
+    ctx.disconnect(retry=STEP)
+    await asyncio.sleep(2 * STEP)
+    return "You came back."
+
+
+@server.tool
 async def test_error_handling() -> str:
     """Fails in band."""
     raise ToolError("This tool intentionally returns an error for testing")

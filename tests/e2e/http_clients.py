@@ -1,4 +1,4 @@
-"""One small client per HTTP version: POSTs whose answers are read piece by piece, and which can be broken off.
+"""One small client per HTTP version: requests whose answers are read piece by piece, and which can be broken off.
 
 aiohttp speaks HTTP/1.1, the `h2` and `aioquic` packages the other two; none of them knows anything of ours.
 """
@@ -57,7 +57,7 @@ class Answer(Protocol):
 class HttpClient(Protocol):
     """A connection to a server on this machine."""
 
-    def post(self, headers: Mapping[str, str], body: bytes) -> AbstractAsyncContextManager[Answer]:
+    def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> AbstractAsyncContextManager[Answer]:
         """Sends a request. Leaving the block before the answer's end breaks that request off, and no other."""
         ...
 
@@ -74,15 +74,36 @@ async def whole(answer: Answer) -> bytes:
     return b"".join(pieces)
 
 
-async def frames(answer: Answer) -> AsyncIterator[str]:
-    """What each event of an event stream says; comments are passed over."""
+class StreamEvent(NamedTuple):
+    """One event of an event stream.
+
+    Attributes:
+        id: Its id; empty when it has none.
+        data: What it says.
+        retry: Milliseconds until the client should come back; empty when it doesn't say.
+    """
+
+    id: str
+    data: str
+    retry: str
+
+
+async def events(answer: Answer) -> AsyncIterator[StreamEvent]:
+    """The events of an event stream; comments are passed over."""
     pending = b""
     while piece := await answer.piece():
-        *events, pending = (pending + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        for event in events:
-            data = [line[6:] for line in event.split(b"\n") if line.startswith(b"data: ")]
-            if data:
-                yield b"\n".join(data).decode()
+        *blocks, pending = (pending + piece).replace(b"\r\n", b"\n").split(b"\n\n")
+        for block in blocks:
+            lines = [line.decode() for line in block.split(b"\n")]
+            fields = dict(line.split(": ", 1) for line in lines if ": " in line and not line.startswith(":"))
+            if fields:
+                yield StreamEvent(fields.get("id", ""), fields.get("data", ""), fields.get("retry", ""))
+
+
+async def frames(answer: Answer) -> AsyncIterator[str]:
+    """What each event of an event stream says."""
+    async for event in events(answer):
+        yield event.data
 
 
 class Http1Answer(NamedTuple):
@@ -104,8 +125,8 @@ class Http1(NamedTuple):
     url: str
 
     @asynccontextmanager
-    async def post(self, headers: Mapping[str, str], body: bytes) -> AsyncIterator[Answer]:
-        response = await self.session.post(self.url, headers=headers, data=body)
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Answer]:
+        response = await self.session.request(method, self.url, headers=headers, data=body or None)
         try:
             yield Http1Answer(response)
         finally:
@@ -151,9 +172,9 @@ class StreamAnswer:
             self._begun.set_exception(ConnectionError("the server broke the request off"))
 
 
-def pseudo(scheme: str, port: int, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def pseudo(method: str, scheme: str, port: int, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """A request's headers in the form of HTTP/2 and 3."""
-    first = {":method": "POST", ":scheme": scheme, ":authority": f"{HOST}:{port}", ":path": PATH}
+    first = {":method": method, ":scheme": scheme, ":authority": f"{HOST}:{port}", ":path": PATH}
     return [(name.encode(), value.encode()) for name, value in {**first, **headers}.items()]
 
 
@@ -193,11 +214,12 @@ class Http2:
             answer.end()
 
     @asynccontextmanager
-    async def post(self, headers: Mapping[str, str], body: bytes) -> AsyncIterator[Answer]:
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Answer]:
         stream = self._state.get_next_available_stream_id()
         answer = self._answers[stream] = StreamAnswer()
-        self._state.send_headers(stream, pseudo(self._scheme, self._port, headers))
-        self._state.send_data(stream, body, end_stream=True)
+        self._state.send_headers(stream, pseudo(method, self._scheme, self._port, headers), end_stream=not body)
+        if body:
+            self._state.send_data(stream, body, end_stream=True)
         self._flush()
         try:
             yield answer
@@ -252,11 +274,12 @@ class Http3(QuicConnectionProtocol):
                 answer.end()
 
     @asynccontextmanager
-    async def post(self, headers: Mapping[str, str], body: bytes) -> AsyncIterator[Answer]:
+    async def request(self, method: str, headers: Mapping[str, str], body: bytes = b"") -> AsyncIterator[Answer]:
         stream = self._quic.get_next_available_stream_id()
         answer = self._answers[stream] = StreamAnswer()
-        self._state.send_headers(stream, pseudo("https", self._port, headers))
-        self._state.send_data(stream, body, end_stream=True)
+        self._state.send_headers(stream, pseudo(method, "https", self._port, headers), end_stream=not body)
+        if body:
+            self._state.send_data(stream, body, end_stream=True)
         self.transmit()
         try:
             yield answer

@@ -11,6 +11,8 @@ import threading
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from callboard import Context, Server
 from callboard.compose import endpoint
 from callboard.transport.stdio import run
@@ -29,7 +31,17 @@ async def lifespan(_server: Server) -> AsyncIterator[Mapping[str, Any]]:
     print("lifespan out")
 
 
-server = Server("program", version="1", lifespan=lifespan)
+class Visits(Struct):
+    """What a session keeps."""
+
+    count: int = 0
+
+
+def leave(reason: str, visits: Visits) -> None:
+    print(f"session {reason} after {visits.count} visits")
+
+
+server = Server("program", version="1", lifespan=lifespan, state=Visits, terminate=leave)
 started: asyncio.Queue[str] = asyncio.Queue()
 cancelled: asyncio.Queue[str] = asyncio.Queue()
 
@@ -37,6 +49,13 @@ cancelled: asyncio.Queue[str] = asyncio.Queue()
 @server.tool
 async def echo(text: str) -> str:
     return text
+
+
+@server.tool
+async def visit(visits: Visits, milliseconds: float = 0) -> int:
+    await asyncio.sleep(milliseconds / 1000)
+    visits.count += 1
+    return visits.count
 
 
 @server.tool

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asgi_driver import make_headers, make_meta, make_request, read_events
@@ -349,8 +350,23 @@ def test_other_verbs_are_refused_at_once(port: int, verb: str) -> None:
         started = time.monotonic()
         wire.send(make_head(None, headers, verb=verb))
         status, answered = wire.head()
-        assert (status, answered["allow"]) == (405, "POST")
+        assert (status, answered["allow"]) == (405, "POST, GET, DELETE")
         assert time.monotonic() - started < 0.5
+
+
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+def test_without_a_session_there_is_nothing_to_get_or_delete(port: int, verb: str) -> None:
+    # HL-22, A06: a client of 2025 learns at once what it lacks, and holds nothing open
+    headers = {"host": f"127.0.0.1:{port}", "accept": "text/event-stream", "mcp-protocol-version": "2025-06-18"}
+    tasks = state(port)["tasks"]
+    with Wire(port) as wire:
+        started = time.monotonic()
+        for _ in range(2):
+            wire.send(make_head(None, headers, verb=verb))
+            response = wire.read()
+            assert (response.status, response.message["id"], response.message["error"]["code"]) == (400, None, -32600)
+        assert time.monotonic() - started < 0.5
+        assert state(port)["tasks"] <= tasks + 1  # this connection's own
 
 
 def test_nested_arrays_cost_nothing(port: int) -> None:
@@ -388,6 +404,43 @@ def test_a_stop_ends_streams_in_good_order_and_the_process_at_once(tmp_path: Pat
         assert started.wait(5) == 0
         assert time.monotonic() - stopped < 2
     assert log.read_text() == ""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_ends_the_streams_of_sessions_and_lets_their_calls_finish(tmp_path: Path, stop: signal.Signals) -> None:
+    # A40, SA39
+    log = tmp_path / "log"
+    with desk(log) as (started, port), Wire(port) as channel, Wire(port) as caller:
+        headers = open_session(port)
+        channel.send(make_head(None, {**headers, "accept": "text/event-stream"}, verb="GET"))
+        assert channel.head()[0] == 200
+        before = state(port)["tasks"]
+        caller.send(make_old_post(headers, "tools/call", {"name": "linger", "arguments": {"seconds": 0.4}}))
+        until(port, lambda now: now["tasks"] > before, 2)
+        stopped = time.monotonic()
+        started.send_signal(stop)
+        while chunk := channel.chunk():
+            assert b'"method"' not in chunk
+        assert channel.ends()
+        assert caller.read().message["result"]["content"][0]["text"] == "lingered"
+        assert started.wait(5) == 0
+        assert time.monotonic() - stopped < 2
+    assert log.read_text() == ""
+
+
+def open_session(port: int) -> dict[str, str]:
+    """Open a session of a 2025 client; the headers of its requests."""
+    headers = {"host": f"127.0.0.1:{port}", "content-type": "application/json", "accept": "application/json, text/event-stream"}
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tester", "version": "1"}}
+    response = ask(port, make_old_post(headers, "initialize", params))
+    assert response.status == 200
+    return {**headers, "mcp-protocol-version": "2025-11-25", "mcp-session-id": response.headers["mcp-session-id"]}
+
+
+def make_old_post(headers: dict[str, str], method: str, params: dict[str, Any]) -> bytes:
+    """A whole request of a 2025 client."""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
+    return make_head(len(body), headers) + body
 
 
 def test_a_stop_lets_running_calls_finish(tmp_path: Path) -> None:

@@ -4,65 +4,13 @@ real_clients/setup.py installs them; where that can't be done these tests skip a
 """
 
 import json
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from e2e.real_clients.setup import MissingClientError, node_client, python_client
-from e2e.serving import PEERS, free_port, process, wait_until_listening
+from e2e.real_clients.play import SERVER, Session, client_command, play, served, text
 
-LIMIT = 60  # seconds for one client's whole session
 MODERN = "2026-07-28"
-SERVER = PEERS / "server.py"
-
-
-class Session(NamedTuple):
-    """What one client saw over one transport.
-
-    Attributes:
-        client: `python` or `node`.
-        transport: `http` or `stdio`.
-        steps: Name of a step -> the facts it showed.
-    """
-
-    client: str
-    transport: str
-    steps: dict[str, dict[str, Any]]
-
-
-def client_command(client: str) -> list[str]:
-    """How to start a client's script; skips, or fails in CI, where the client can't be had."""
-    try:
-        if client == "python":
-            return [str(python_client()), str(PEERS / "client.py")]
-        return ["node", str(PEERS / "client.mjs"), str(node_client())]
-    except MissingClientError as reason:
-        if os.environ.get("REQUIRE_PEERS") == "1":
-            pytest.fail(f"REQUIRE_PEERS=1, and the official {client} client can't be had: {reason}")
-        pytest.skip(f"the official {client} client can't be had: {reason}")
-
-
-def play(command: list[str]) -> dict[str, dict[str, Any]]:
-    """Runs a client's script to its end."""
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False, stdin=subprocess.DEVNULL)
-    steps = {facts.pop("step"): facts for facts in map(json.loads, ran.stdout.splitlines())}
-    assert "end" in steps, f"the client stopped after {list(steps)}:\n{ran.stderr}"
-    assert ran.returncode == 0, ran.stderr
-    return steps
-
-
-@contextmanager
-def served(app: str, log: Path) -> Iterator[str]:
-    """Serves an application of server.py over HTTP; gives its URL."""
-    port = free_port()
-    with process([sys.executable, "-m", "uvicorn", f"server:{app}", "--port", str(port), "--log-level", "warning"], log) as started:
-        wait_until_listening(started, port, log)
-        yield f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest.fixture(scope="module", params=["python-http", "python-stdio", "node-http", "node-stdio"])
@@ -73,13 +21,6 @@ def session(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         return Session(client, transport, play([*command, sys.executable, str(SERVER), "stdio"]))
     with served("app", tmp_path_factory.mktemp("server") / "log") as url:
         return Session(client, transport, play([*command, url]))
-
-
-def text(result: dict[str, Any]) -> str:
-    """The text of a result that holds one text block and nothing else."""
-    (block,) = result["content"]
-    assert block["type"] == "text"
-    return str(block["text"])
 
 
 def test_the_current_protocol_is_found_without_being_told(session: Session) -> None:
@@ -103,7 +44,8 @@ def test_the_current_protocol_is_spoken_without_asking(session: Session) -> None
 
 def test_tools_of_all_pages_are_listed_in_the_order_of_their_registration(session: Session) -> None:
     seen = session.steps["tools"]
-    names = "add count log refuse crash seat double hold released perform prompt_actor announce sell"  # three pages
+    names = "add count log refuse crash seat double hold released perform prompt_actor "  # pages of five
+    names += "tally interval whisper shout departed announce sell"
     assert seen["names"] == names.split()
     first = seen["first"]
     assert (first["title"], first["description"], first["annotations"]) == ("Addition", "Add two numbers.", {"readOnlyHint": True})
@@ -221,9 +163,18 @@ def test_a_client_leaves_without_waiting(session: Session) -> None:
     assert session.steps["left"]["seconds"] < 2
 
 
-def test_a_client_of_2025_is_told_what_is_spoken_here(session: Session) -> None:
-    """VN-11: it may be the only diagnosis that such a client shows."""
+def test_the_same_client_is_served_as_one_of_2025(session: Session) -> None:
     seen = session.steps["legacy"]
+    assert seen["version"] == "2025-11-25"
+    assert seen["result"]["structuredContent"] == {"total": 4}
+
+
+@pytest.mark.parametrize("client", ["python", "node"])
+def test_a_client_of_2025_is_told_what_is_spoken_here(client: str, tmp_path: Path) -> None:
+    """VN-11: it may be the only diagnosis that such a client shows."""
+    command = client_command(client)
+    with served("modern", tmp_path / "log") as url:
+        seen = play([*command, "outdated", url])["outdated"]
     assert seen["code"] is not None
     assert f"supported: {MODERN}" in seen["message"]
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from legacy_driver import VERSIONS
 from unit.transport.lines import SUBSCRIPTION, call, cancel, listen, read, request, same, text_of
+from unit.transport.old_lines import call_params, make
 
 PROGRAM = Path(__file__).with_name("stdio_program.py")
 COMMAND_LINE = [sys.executable, "-m", "callboard", "run", str(PROGRAM), "--stdio"]
@@ -263,6 +265,83 @@ async def test_a_listen_stream_hears_of_changes_and_ends_in_good_order(log: Path
         assert (result["id"], result["result"]["resultType"]) == ("s", "complete")
         assert notice["method"] == "notifications/cancelled"
         assert await child.exit() == 0
+
+
+# --------------------------------------------------------------------------------------------------------- clients of 2025
+
+
+def opening(version: str = "2025-11-25") -> list[bytes]:
+    """The lines that open a session; the answer has the id 0."""
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "tester", "version": "1"}}
+    return [encode(make("initialize", params, 0)), encode({"jsonrpc": "2.0", "method": "notifications/initialized"})]
+
+
+def visit(request_id: int, **arguments: Any) -> bytes:
+    """A call that takes its session's state."""
+    return encode(make("tools/call", call_params("visit", arguments), request_id))
+
+
+def encode(message: Any) -> bytes:
+    """A message as a line, without its end."""
+    return json.dumps(message).encode()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_session_has_its_state_until_the_end_of_input(log: Path, version: str) -> None:
+    """VN-07, VN-08, A37: with a line that is no message, and one of the current protocol between; what runs at the end counts."""
+    async with program(log) as child:
+        await child.send(*opening(version), visit(1), b"garbage", visit(2), request(3, "server/discover"))
+        assert (await child.answer(0))["result"]["protocolVersion"] == version
+        answers = [await child.receive() or {} for _ in range(4)]
+        assert {text_of(answer) for answer in answers if answer.get("id") in {1, 2}} == {"1", "2"}
+        assert [answer["error"]["code"] for answer in answers if answer.get("id") is None] == [-32700]
+        assert ["supportedVersions" in answer["result"] for answer in answers if answer.get("id") == 3] == [True]
+        await child.send(visit(4, milliseconds=200))
+        child.end_input()
+        assert text_of((await child.rest())[-1]) == "3"
+        assert await child.exit() == 0
+    assert heard(log).count("session closed after 3 visits") == heard(log).count("session ") == 1
+
+
+async def test_a_whole_session_may_be_written_at_once(log: Path) -> None:
+    """`printf ... | server`."""
+    async with program(log) as child:
+        await child.send(*opening(), *map(visit, range(1, 100)))
+        child.end_input()
+        answers = await child.rest()
+        assert [message["id"] for message in answers] == list(range(100))
+        assert text_of(answers[-1]) == "99"
+        assert await child.exit() == 0
+    assert "session closed after 99 visits" in heard(log)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_a_session_in_good_order(log: Path, number: signal.Signals) -> None:
+    """A40, LC-12: what runs may finish, and its state is there at the end."""
+    async with program(log) as child:
+        await child.send(*opening(), visit(1), visit(2, milliseconds=200))
+        assert text_of(await child.answer(1)) == "1"
+        child.process.send_signal(number)
+        assert [text_of(message) for message in await child.rest()] == ["2"]
+        assert await child.exit() == 0
+    said = heard(log)
+    assert said.count("session shutdown after 2 visits") == said.count("session ") == 1
+    assert said.index("session shutdown") < said.index("lifespan out")
+
+
+@pytest.mark.parametrize("tool", ["block", "block_on_a_foreign_thread", "refuse_to_end"])
+async def test_nothing_in_a_session_keeps_the_process_after_the_end_of_input(log: Path, tool: str) -> None:
+    """SD-06."""
+    async with program(log, DIRECT) as child:
+        await child.send(*opening(), visit(1), encode(make("tools/call", call_params(tool, {}, "t"), 2)))
+        while (message := await child.receive()) is not None and message.get("method") != "notifications/progress":
+            pass
+        ended = child.end_input()
+        assert await child.exit() == 0
+        assert time.monotonic() - ended < EXIT
+    assert "1 requests in flight" in heard(log)
+    assert "session closed after 1 visits" in heard(log)
 
 
 # ------------------------------------------------------------------------------------------------------------------- the end

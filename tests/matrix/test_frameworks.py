@@ -10,6 +10,7 @@ import pytest
 from asgi_driver import Application, Client, make_headers, make_meta, make_request, read_events
 from desk import Desk
 from fastapi import FastAPI
+from legacy_driver import Legacy
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -83,6 +84,19 @@ async def test_it_is_served_without_lifespan_wiring(make: Callable[[], Applicati
     assert (await client.send(b"", make_headers({"method": "x"}), verb="GET")).status == 405
 
 
+@pytest.mark.parametrize(("make", "path"), PLACES)
+async def test_sessions_are_served_there_too(make: Callable[[], Application], path: str) -> None:
+    # A32, HL-01, HL-25: no router keeps GET or DELETE away
+    session = await Legacy(make(), path=path).connect()
+    assert (await session.call("echo", {"text": "hi"})).text == "hi"
+    counted = await session.call("count", {"to": 3}, token=1)
+    assert (counted.text, [note["method"] for note in counted.notes].count("notifications/progress")) == ("counted", 3)
+    async with session.listen():
+        assert (await session.call("echo", {"text": "hi"})).text == "hi"
+    assert (await session.delete()).status == 204
+    assert (await session.call("echo", {"text": "hi"})).status == 404
+
+
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
 async def test_two_routes_serve_both_spellings(framework: Callable[[], Any]) -> None:
     """With one route the other spelling is the framework's 307; alone the application never redirects."""
@@ -133,6 +147,27 @@ def use(client: TestClient) -> None:
         assert response.json()["result"]["content"][0]["text"] == "hi"
         streamed = client.post("/mcp", json=COUNT, headers=make_headers(COUNT, host=None))
         assert len(list(read_events(streamed.content))) == 4
+
+
+@pytest.mark.parametrize("make", [routed, routed_in_fastapi])
+def test_a_session_lasts_as_long_as_its_event_loop(make: Callable[[], Any]) -> None:
+    # A32, HL-23: a test client that was not entered has a loop for each request, so its sessions are over at once, which it is told
+    client = TestClient(make(), base_url="http://127.0.0.1:8000")
+    for _ in range(3):
+        assert open_and_call(client) == 404
+    with client:
+        assert [open_and_call(client) for _ in range(3)] == [200, 200, 200]
+    assert open_and_call(client) == 404
+
+
+def open_and_call(client: TestClient) -> int:
+    """Open a session and call a tool in it; the status of the call."""
+    params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "tester", "version": "1"}}
+    opened = client.post("/mcp", json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+    assert (opened.status_code, opened.json()["result"]["protocolVersion"]) == (200, "2025-11-25")
+    headers = {"mcp-session-id": opened.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sync_echo", "arguments": {"text": "hi"}}}
+    return client.post("/mcp", json=call, headers=headers).status_code
 
 
 def test_the_default_host_of_test_clients_is_named_in_the_refusal() -> None:

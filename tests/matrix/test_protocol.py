@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgi_driver import META_PREFIX, Client, make_meta
 from desk import Desk
+from legacy_driver import VERSIONS, Legacy
 
 from callboard import Context, Server, asgi, embed, types
 from callboard.wire.methods import METHODS
@@ -71,6 +72,30 @@ async def test_a_server_s_own_keys_are_well_formed_and_the_specifications(client
     assert keys == {f"{META_PREFIX}serverInfo", f"{META_PREFIX}subscriptionId"}
     for wrong in ("a b/c", "1a/b", "a-/b", "a.-b/c", "-a", "a/b/c", "é/x"):
         assert not KEY.fullmatch(wrong)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_a_client_of_2025_is_sent_what_its_version_knows_and_no_key_of_the_servers_own(version: str) -> None:
+    # LC-06, MT-14: each message is held against the session's version by the driver
+    session = await Legacy(asgi(Desk().server), version).connect(capabilities={"sampling": {}, "roots": {}})
+    params: dict[str, dict[str, Any]] = {
+        "resources/read": {"uri": "desk://rules"},
+        "resources/subscribe": {"uri": "desk://rules"},
+        "resources/unsubscribe": {"uri": "desk://rules"},
+        "prompts/get": {"name": "greet", "arguments": {"who": "Ann"}},
+        "completion/complete": {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who", "value": "a"}},
+        "logging/setLevel": {"level": "debug"},
+    }
+    messages = [session.opening]
+    for method in [*METHODS.keys() - {"server/discover", "tools/call", "subscriptions/listen"}, *params, "ping"]:
+        answer = await session.request(method, params.get(method))
+        assert "result" in answer.message, method
+        messages += answer.messages
+    for tool in ("echo", "forecast", "blocks", "who", "count", "fail_late", "refuse", "crash", "nobody"):
+        arguments = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}.get(tool, {})
+        messages += (await session.call(tool, arguments, token="p")).messages
+    assert {message["method"] for message in messages if "method" in message} == {"notifications/progress", "notifications/message"}
+    assert [key for message in messages for key in meta_keys(message)] == []
 
 
 async def test_related_requests_may_go_to_different_processes() -> None:

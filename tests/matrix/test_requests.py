@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from asgi_driver import LATEST, META_PREFIX, Answer, Client, make_headers, make_meta, make_request
 from desk import Desk
+from legacy_driver import V03, V06, V11, Legacy
 
 from callboard import asgi
 
@@ -57,12 +58,17 @@ async def test_the_version_may_be_written_with_white_space_around(client: Client
 
 
 @pytest.mark.parametrize("version", ["1900-01-01", "2031-01-01", "2025-11-25", "2024-11-05"])
-async def test_an_unsupported_version_is_told_what_is_supported(client: Client, version: str) -> None:
-    # SA18, EC-07, VN-05, HM-18
+@pytest.mark.parametrize(("versions", "supported"), [(None, [LATEST, V11, V06, V03]), ([V11, LATEST], [LATEST, V11]), ([LATEST], [LATEST])])
+async def test_an_unsupported_version_is_told_what_is_supported(
+    desk: Desk, version: str, versions: list[str] | None, supported: list[str]
+) -> None:
+    # SA18, EC-07, VN-05, VN-10, HM-18: in an envelope a version of 2025 is none, for those have no form of a single request
     meta = {**make_meta(), VERSION: version}
+    client = Client(asgi(desk.server, versions=versions))
     answer = await client.request("tools/list", meta=meta, mcp_protocol_version=version)
     assert (answer.status, answer.error["code"]) == (400, -32022)
-    assert answer.error["data"] == {"supported": [LATEST], "requested": version}
+    assert answer.error["data"] == {"supported": supported, "requested": version}
+    assert (await client.request("server/discover")).result["supportedVersions"] == supported
 
 
 @pytest.mark.parametrize(
@@ -83,8 +89,9 @@ async def test_every_request_stands_for_itself(client: Client) -> None:
     assert undeclared.error["data"] == {"requiredCapabilities": {"sampling": {}}}
 
 
-async def test_a_2025_client_gets_the_specified_refusal(client: Client) -> None:
+async def test_where_2025_is_not_served_its_clients_get_the_specified_refusal(desk: Desk) -> None:
     # VN-11, VN-18, JR-21
+    client = Client(asgi(desk.server, versions=[LATEST]))
     initialize = {
         "jsonrpc": "2.0",
         "id": 0,
@@ -98,6 +105,25 @@ async def test_a_2025_client_gets_the_specified_refusal(client: Client) -> None:
     answer = await client.post(later, mcp_protocol_version="2025-11-25", mcp_method=None, mcp_session_id="s")
     assert (answer.status, answer.error["code"]) == (400, -32022)
     assert answer.error["data"] == {"supported": [LATEST], "requested": "2025-11-25"}
+
+
+@pytest.mark.parametrize("version", [None, V03, V06, V11])
+async def test_where_2025_is_served_a_request_without_an_envelope_is_one_of_2025(client: Client, version: str | None) -> None:
+    # VN-08, VN-18, VN-23, HL-22: it needs a session, and says nothing of headers that only the current protocol has
+    answer = await client.post({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, mcp_protocol_version=version, mcp_method=None)
+    assert (answer.status, answer.error["code"], answer.message["id"]) == (400, -32600, 1)
+
+
+async def test_a_2025_client_is_served_beside_current_ones(desk: Desk) -> None:
+    # VN-07, VN-08, VN-10
+    app = asgi(desk.server)
+    for version in (V03, V06, V11):
+        session = await Legacy(app, version).connect()
+        assert session.version == version
+        assert (await session.call("echo", {"text": "old"})).text == "old"
+        assert (await Client(app).call("echo", {"text": "new"})).text == "new"
+        assert (await session.call("echo", {"text": "old"})).text == "old"
+    assert (await Legacy(app, LATEST).connect()).version == V11
 
 
 # Envelopes

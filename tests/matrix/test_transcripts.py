@@ -36,7 +36,7 @@ async def test_the_server_answers_as_written(transcript: dict[str, Any]) -> None
     # JR-01, JR-08, JR-13, MT-05; each transcript cites its own
     request = fill(transcript["request"])
     headers = {**make_headers(request), **transcript.get("headers", {})}
-    client = Client(asgi(make_yard()))
+    client = Client(asgi(make_yard(), versions=transcript.get("versions")))
     sent = {name: value for name, value in headers.items() if value is not None}
     answer = await client.send(json.dumps(request).encode(), sent, method=request.get("method"))
     for message in answer.messages:

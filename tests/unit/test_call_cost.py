@@ -2,16 +2,19 @@
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.in_process import App, python_calls, send_once
+from benchmarks import legacy_traffic
+from benchmarks.in_process import App, open_session, python_calls, send_once
 from benchmarks.traffic import Exchange, call, request
-from callboard import Server, asgi
+from callboard import Context, Server, asgi
+from callboard.legacy import home
 from callboard.transport import stream
 
 LIMIT = 60
+SESSION_LIMIT = 80  # of ours: a call in a session has a task of its own, and the loop's functions for it depend on the loop
 TEXT = {"text": "hello world"}
 TURNS = 10  # of the event loop: enough for whatever watches a waiting call to start
 
@@ -28,6 +31,12 @@ def make_app(fillers: int) -> App:
     async def wait(text: str) -> str:
         for _ in range(TURNS):
             await asyncio.sleep(0)
+        return text
+
+    @server.tool
+    async def tell(text: str, ctx: Context) -> str:
+        ctx.progress(1)
+        await asyncio.sleep(0)
         return text
 
     for number in range(fillers):
@@ -60,6 +69,25 @@ async def test_a_request_costs_the_same_with_a_thousand_tools_more(exchange: Exc
     assert [function.rpartition(" ")[2] for function in many] == [function.rpartition(" ")[2] for function in few]
 
 
+async def session_calls(app: App) -> list[str]:
+    """Our own functions that a call in a session enters."""
+    exchange = legacy_traffic.call("echo", TEXT, sessions=(await open_session(app),))
+    return [function for function in await python_calls(app, exchange) if "/callboard/" in function]
+
+
+async def test_a_call_in_a_session_enters_few_functions() -> None:
+    entered = await session_calls(make_app(0))
+    assert len(entered) <= SESSION_LIMIT, "\n".join(entered)
+
+
+async def test_a_call_in_a_session_costs_the_same_among_many_sessions_and_tools() -> None:
+    few = await session_calls(make_app(0))
+    crowded = make_app(1000)
+    for _ in range(300):
+        await open_session(crowded)
+    assert await session_calls(crowded) == few
+
+
 @pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize(
     "exchange", [pytest.param(ECHO, id="at once"), pytest.param(WAIT, id="after a while"), pytest.param(call("x", {}), id="never")]
@@ -68,6 +96,32 @@ async def test_a_request_leaves_no_garbage(exchange: Exchange, monkeypatch: pyte
     """What needs the collector to go away piles up between its rounds, with the connection and all else that it holds."""
     monkeypatch.setattr(stream, "WATCH_AFTER", 0.0)
     app = make_app(0)
+    await send_once(app, exchange)
+    await asyncio.sleep(0)
+    gc.collect()
+    for _ in range(3):
+        await send_once(app, exchange)
+        await asyncio.sleep(0)  # what was cancelled ends
+    assert gc.collect() == 0
+
+
+@pytest.mark.usefixtures("collector")
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda session: legacy_traffic.call("echo", TEXT, sessions=(session,)), id="at once"),
+        pytest.param(lambda session: legacy_traffic.call("wait", TEXT, sessions=(session,)), id="after a while"),
+        pytest.param(lambda session: legacy_traffic.call("tell", TEXT, sessions=(session,), token="t"), id="as a stream"),
+        pytest.param(lambda session: legacy_traffic.request("tools/list", {}, sessions=(session,)), id="a list"),
+        pytest.param(legacy_traffic.initialized, id="a notification"),
+        pytest.param(lambda session: legacy_traffic.initialize(), id="a session"),
+        pytest.param(lambda session: legacy_traffic.call("echo", TEXT, sessions=(session + "x",)), id="never"),
+    ],
+)
+async def test_a_request_of_2025_leaves_no_garbage(make: Callable[[str], Exchange], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "WATCH_AFTER", 0.0)
+    app = make_app(0)
+    exchange = make(await open_session(app))
     await send_once(app, exchange)
     await asyncio.sleep(0)
     gc.collect()

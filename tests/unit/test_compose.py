@@ -23,6 +23,9 @@ from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, check_caller
         ({"port": 6000}, "port 6000"),
         ({"log_level": "loud"}, "log_level is one of critical"),
         ({"stateless_http": True}, "takes no 'stateless_http'"),
+        ({"session_tll": 5}, "takes no 'session_tll'"),
+        ({"transport": "stdio", "session_ttl": 5}, "session_ttl is an option of HTTP"),
+        ({"transport": "stdio", "options": lambda caller: {}}, "only HTTP has"),
     ],
 )
 def test_a_wrong_option_of_run_is_named_before_anything_is_served(options: dict[str, Any], culprit: str) -> None:
@@ -40,11 +43,38 @@ def test_a_wrong_option_of_run_is_named_before_anything_is_served(options: dict[
         ({"max_body": 0}, "max_body"),
         ({"listen_lifetime": 0}, "listen_lifetime"),
         ({"options": 5}, "options must be a mapping"),
+        ({"instructions": 5}, "instructions must be a str"),
+        ({"versions": "2025-11-25"}, "versions takes a list"),
+        ({"versions": []}, "versions takes a list"),
+        ({"versions": ["2024-11-05"]}, "2026-07-28, 2025-11-25, 2025-06-18, 2025-03-26"),
+        ({"session_tll": 5}, "no 'session_tll'.* session_ttl"),
+        ({"sessions": "on"}, "sessions is one of 'auto', 'off', not 'on'"),
     ],
 )
 def test_a_wrong_option_of_asgi_is_named(options: dict[str, Any], culprit: str) -> None:
     with pytest.raises(RegistrationError, match=culprit):
         callboard.asgi(Server("x"), **options)
+
+
+@pytest.mark.parametrize(
+    ("versions", "served", "older"),
+    [
+        (None, ("2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"), True),
+        (["2025-03-26", "2026-07-28"], ("2026-07-28", "2025-03-26"), True),
+        (["2025-06-18"], ("2025-06-18",), True),
+        (("2026-07-28",), ("2026-07-28",), False),
+    ],
+)
+async def test_versions_are_served_newest_first_whatever_their_order(versions: Any, served: tuple[str, ...], older: bool) -> None:
+    # VN-05, VN-20
+    endpoint = callboard.asgi(Server("x"), versions=versions).endpoint
+    assert (await endpoint.open()).versions == served
+    assert (endpoint.older is not None) is older
+
+
+async def test_a_function_for_options_needs_http() -> None:
+    with pytest.raises(RegistrationError, match="only HTTP has"):
+        await callboard.stdio(Server("x"), options=lambda caller: {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +12,7 @@ from callboard.errors import Fail
 from callboard.wire.jsonrpc import Message, RawNotification, RawRequest, RequestId
 from callboard.wire.methods import Method
 
-__all__ = ["Envelope", "Era", "Headers", "Request", "classify"]
+__all__ = ["Envelope", "Era", "Headers", "Request"]
 
 # HTTP headers by lower-case name, or None where the transport has none.
 Headers = Mapping[bytes, bytes]
@@ -73,20 +73,15 @@ class Era(Protocol):
         """Check a notification; None when it is fine."""
         ...
 
-    def render(self, request_id: RequestId | None, outcome: Outcome, row: Method | None) -> tuple[int, bytes]:
+    def render(self, request_id: RequestId | None, outcome: Outcome, request: Request | None) -> tuple[int, bytes]:
         """Turn an outcome into an HTTP status and an encoded response (empty for none).
+
+        Args:
+            request_id: JSON-RPC id; None where it could not be read.
+            outcome: What the request came to.
+            request: The request; None where it could not be lifted.
 
         Raises:
             Exception: The value can't be encoded; the caller's crash guard answers.
         """
         ...
-
-
-def classify(eras: Sequence[Era], message: Message, headers: Headers | None) -> Era:
-    """Find the era that answers a message: the first that claims it; the last one takes what nobody claims."""
-    if len(eras) == 1:
-        return eras[0]
-    for era in eras:
-        if era.claims(message, headers):
-            return era
-    return eras[-1]

@@ -110,6 +110,11 @@ class Exchange:
         return self._head
 
     @property
+    def ended(self) -> bool:
+        """Whether the last of it has been handed over."""
+        return self._ended
+
+    @property
     def congested(self) -> bool:
         """Whether the reader is behind: past `SOFT_CAP`."""
         return self._size > SOFT_CAP
@@ -165,6 +170,27 @@ class Exchange:
         if first:
             self.wake()
 
+    def open_stream(self) -> None:
+        """Begin the stream before there is a note; without effect where the client can't stream, or the head is chosen."""
+        if self.streams and self.state is _OPEN:
+            self.state = _STREAMING
+            self.wake()
+
+    def restart(self) -> None:
+        """Go on after an overflow: what waited is lost, what comes is taken."""
+        self.overflowed = False
+        self.state = _STREAMING
+
+    def reopen(self, wake: Callable[[], None]) -> None:
+        """Go on over another connection: the head of a stream goes out again.
+
+        Args:
+            wake: The new shell's.
+        """
+        self.wake = wake
+        self._head = False
+        self._status = 0
+
     def finish(self, status: int, answer: bytes) -> None:
         """Take the answer; without effect when the exchange is over.
 
@@ -189,7 +215,7 @@ class Exchange:
     def take(self) -> Write | None:
         """Hand over what waits, or None when there is nothing to write."""
         notes, last = self._waiting, self.state is _DONE
-        if self.state is _CANCELLED or self._ended or not (notes or last):
+        if not (notes or last or (self.state is _STREAMING and not self._head)) or self.state is _CANCELLED or self._ended:
             return None
         self._ended = last
         status, streaming = (0, False) if self._head else (self._status or 200, self._status == 0)

@@ -19,7 +19,7 @@ from callboard.wire.methods import METHODS, Method
 from callboard.wire.v2026_07_28 import Implementation
 from callboard.wire.versions import LATEST, LEGACY
 
-__all__ = ["Modern"]
+__all__ = ["Modern", "render_fail", "unreadable"]
 
 _VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 _LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
@@ -56,6 +56,7 @@ _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_handshake = msgspec.json.Decoder(_Handshake).decode
 _decode_claim = msgspec.json.Decoder(_ClaimParams).decode
 _LATEST_VALUE = LATEST.encode()
+_VERSION_BYTES = b"protocolVersion"  # to look for it costs less than to read what it would stand in
 _NO_META = f'params._meta must carry "{_VERSION_KEY}" and "io.modelcontextprotocol/clientCapabilities" (protocol {LATEST}).'
 _OLDEST = LEGACY[-1]  # VN-23: what a client is taken for that names no version
 
@@ -81,6 +82,7 @@ class Modern:
 
     def __init__(self, server_info: Implementation | None, *, supported: tuple[str, ...] = (LATEST,)) -> None:
         self.supported = supported
+        self._spoken = LATEST if LATEST in supported else None
         self._meta = {} if server_info is None else {"io.modelcontextprotocol/serverInfo": msgspec.Raw(encode(server_info))}
 
     def claims(self, message: Message, headers: Headers | None) -> bool:
@@ -91,7 +93,13 @@ class Modern:
                 return True
             if stated is not None and stated.decode("latin-1").strip() not in LEGACY:
                 return True
-        return isinstance(message, RawRequest | RawNotification) and _stated_version(message) is not msgspec.UNSET
+        if (
+            not isinstance(message, RawRequest | RawNotification)
+            or message.params is None
+            or _VERSION_BYTES not in memoryview(message.params).tobytes()
+        ):
+            return False
+        return _stated_version(message) is not msgspec.UNSET
 
     def lift(self, message: RawRequest, headers: Headers | None) -> Request | Fail:
         """Read a request whose every part is right; where one is not, `_explain` finds which comes first in the order of checks."""
@@ -100,10 +108,12 @@ class Modern:
             return self._explain(message, headers)
         try:
             params = row.decode(message.params or b"{}")
+            if params.meta is msgspec.UNSET:
+                return self._explain(message, headers)
             meta = _decode_meta(params.meta)
         except msgspec.DecodeError as error:
             return self._explain(message, headers, error)
-        if meta.version != LATEST or (headers is not None and not _mirrors(headers, row, params)):
+        if meta.version != self._spoken or (headers is not None and not _mirrors(headers, row, params)):
             return self._explain(message, headers)
         envelope = Envelope(meta.version, meta.capabilities, meta.client_info, meta.log_level, meta.progress_token, params.meta)
         return Request(message.id, message.method, params, row, envelope, headers)
@@ -116,7 +126,7 @@ class Modern:
         try:
             meta = _decode_meta(raw_meta)
         except msgspec.DecodeError as fault:
-            return self._check_version(_stated_version(message), headers) or _unreadable("params._meta", fault)
+            return self._check_version(_stated_version(message), headers) or unreadable("params._meta", fault)
         if fail := self._check_version(meta.version, headers):
             return fail
         if headers is not None and (fail := _check_method(message.method, headers)):
@@ -125,7 +135,7 @@ class Modern:
         if row is None:
             return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: protocol {LATEST} has none of this name.")
         if error is not None:
-            return _unreadable("params", error)
+            return unreadable("params", error)
         return Fail(Reason.HEADER_MISMATCH, f"Mcp-Name must equal params.{row.mirrored}.")
 
     def notice(self, message: RawNotification, headers: Headers | None) -> Fail | None:
@@ -139,12 +149,12 @@ class Modern:
             return None
         return self._check_version(version, headers)
 
-    def render(self, request_id: RequestId | None, outcome: Outcome, row: Method | None) -> tuple[int, bytes]:
+    def render(self, request_id: RequestId | None, outcome: Outcome, request: Request | None) -> tuple[int, bytes]:
         """Encode an outcome: `resultType` (JR-13), server info (MT-05) and caching hints (CA-01) come in here."""
         if isinstance(outcome, Reply):
             value = outcome.value
             value["resultType"] = "complete"
-            if row is not None and row.cacheable:
+            if request is not None and request.row.cacheable:
                 hint = outcome.cache or CacheHint()
                 value["ttlMs"], value["cacheScope"] = hint.ttl_ms, hint.scope
         elif isinstance(outcome, Fail):
@@ -171,7 +181,7 @@ class Modern:
         try:
             meta = _decode_params(message.params).meta
         except msgspec.DecodeError as error:
-            return _unreadable("params", error)
+            return unreadable("params", error)
         return meta if isinstance(meta, msgspec.Raw) else Fail(Reason.INVALID_PARAMS, _NO_META)
 
     def _refuse_unversioned(self, message: RawRequest, headers: Headers | None) -> Fail | None:
@@ -182,7 +192,7 @@ class Modern:
                 text = f"MCP-Protocol-Version is missing; supported: {', '.join(self.supported)}."
                 return Fail(Reason.HEADER_MISMATCH, text, {"supported": list(self.supported)})
             version = stated.decode("latin-1").strip()
-            return None if version == LATEST else self._refuse_version(version)
+            return None if version == self._spoken else self._refuse_version(version)
         if message.method != "initialize":
             return None
         try:
@@ -195,7 +205,7 @@ class Modern:
             stated = headers.get(b"mcp-protocol-version")
             if stated is None or (stated != version.encode() and stated.strip(b" \t") != version.encode()):
                 return Fail(Reason.HEADER_MISMATCH, f'MCP-Protocol-Version must equal params._meta["{_VERSION_KEY}"].')
-        if isinstance(version, str) and version != LATEST:
+        if isinstance(version, str) and version != self._spoken:
             return self._refuse_version(version)
         return None
 
@@ -217,8 +227,8 @@ def _trimmed(headers: Headers, name: bytes) -> bytes:
     return headers.get(name, b"").strip(b" \t")
 
 
-def _unreadable(where: str, error: Exception) -> Fail:
-    """What msgspec expected; its texts about enums and tags repeat the client's value, which must not be echoed."""
+def unreadable(where: str, error: Exception) -> Fail:
+    """What msgspec expected where; its texts about enums and tags repeat the client's value, which must not be echoed."""
     expected, at, path = str(error).partition(" - at ")
     if not expected.startswith(("Expected", "Object missing")):
         expected = "not one of the allowed values" if at else "not valid"

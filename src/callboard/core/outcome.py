@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from callboard.errors import Fail, RegistrationError
 
@@ -32,12 +33,17 @@ class Reply(msgspec.Struct):
 
     Attributes:
         value: The result's fields in the words of the current protocol, without `resultType`, `ttlMs`, `cacheScope` and
-            server info, which the era adds. The era may add to this very dict: hand over a fresh one.
+            server info, which the era adds. The era may add to this very dict: hand over a fresh one. In the return of a function:
+            what it would return without Reply.
         cache: The caching hint of a cacheable method; the server's default when None.
+        state: In the return of a function: takes the place of the session's state.
+        wrap: Whether what `structuredContent` may be is no object, so that protocols which allow only objects wrap it (TL-07).
     """
 
-    value: dict[str, Any]
+    value: Any
     cache: CacheHint | None = None
+    state: Any = UNSET
+    wrap: bool = False
 
 
 class NeedInput(msgspec.Struct):

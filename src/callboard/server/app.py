@@ -11,6 +11,7 @@ from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 
+from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import make_definition, read_facts
@@ -27,10 +28,12 @@ from callboard.server.component import (
     Tool,
     sole_error,
 )
-from callboard.server.dispatch import dispatch
+from callboard.server.dispatch import dispatch, find_turn
 from callboard.server.lifespan import Lifespan, LifespanFactory
 from callboard.server.middleware import Layer, Service, compose
+from callboard.server.pushes import push_log, push_to_session, push_to_topic
 from callboard.server.registry import Kind, Registry
+from callboard.server.state import HookFields, StateKind, Turn, read_hooks
 from callboard.server.subscriptions import Hub
 from callboard.server.workers import MAX_THREADS
 from callboard.stores.base import Bus
@@ -64,7 +67,12 @@ class Server:
         completion_cap: Values that a completion may return; the protocol allows at most 100.
         threads: `def` functions that run at once.
         cache: How long clients may keep lists and resources; private and 0 ms by default.
-        bus: What carries "something changed" between processes; this process only by default.
+        bus: What carries "something changed" and pushes between processes; this process only by default.
+        state: What a session of a 2025 client keeps between calls: a type, made without arguments, or `(hello) -> value`, whose return
+            annotation is the type. Functions get it by declaring a parameter of this type; without a session every request begins anew.
+        **hooks: `channels`, the topics that a session hears, as a list or as `(state) -> list`; `terminate(reason, state)` when a session
+            has ended (`deleted`, `expired`, `shutdown`, `closed`); `set_log_level(level, ctx)`, `subscribe(uri, ctx)` and
+            `unsubscribe(uri, ctx)` when a 2025 client asks for that: a `Fail` that they raise is the answer.
 
     Raises:
         RegistrationError: An option can't work.
@@ -90,6 +98,8 @@ class Server:
         threads: int = MAX_THREADS,
         cache: CacheHint | None = None,
         bus: Bus | None = None,
+        state: Any = None,
+        **hooks: Unpack[HookFields],
     ) -> None:
         if not name or type(name) is not str:
             raise RegistrationError(f"Server needs a name, not {name!r}.")
@@ -114,7 +124,10 @@ class Server:
         self.completion_cap = completion_cap
         self.threads = threads
         self.mask_errors = mask_errors
-        self.hub = Hub(bus or MemoryBus())
+        self.state = None if state is None else StateKind(state)
+        self.hooks = read_hooks(hooks)
+        self.bus: Bus = bus or MemoryBus()
+        self.hub = Hub(self.bus)
         self.registry = Registry(page_size=page_size, changed=self.hub.publish)
         self.lifespan = Lifespan(self, lifespan)
         self._strict = strict_input
@@ -157,6 +170,7 @@ class Server:
         annotations: v.ToolAnnotations | None = None,
         timeout: float | None = None,
         concurrency: int | None = None,
+        snapshot: bool = False,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         **facts: Unpack[FactFields],
@@ -169,6 +183,7 @@ class Server:
         annotations: v.ToolAnnotations | None = None,
         timeout: float | None = None,
         concurrency: int | None = None,
+        snapshot: bool = False,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         **facts: Unpack[FactFields],
@@ -181,6 +196,7 @@ class Server:
         annotations: v.ToolAnnotations | None = None,
         timeout: float | None = None,
         concurrency: int | None = None,
+        snapshot: bool = False,
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         **facts: Unpack[FactFields],
@@ -192,6 +208,7 @@ class Server:
             annotations: Hints about its behaviour (read-only, destructive, idempotent, open world).
             timeout: Seconds until its work is cancelled and the call answered in band.
             concurrency: Calls of it that run at once; more wait their turn.
+            snapshot: Whether a call of a session does not wait for those before it, but works on a copy of the state that is not kept.
             input_schema: Raw JSON Schema of the arguments; the function then takes them as one dict.
             output_schema: Raw JSON Schema of the structured result.
             **facts: `name`, `title`, `description`, `icons`, `meta` of its definition.
@@ -210,6 +227,8 @@ class Server:
                 input_schema=input_schema,
                 output_schema=output_schema,
                 strict=self._strict,
+                state=self.state,
+                snapshot=snapshot,
             )
             self.registry.add(tool)
             return function
@@ -251,10 +270,15 @@ class Server:
         facts = Facts(name=name, title=title, description=description, icons=icons, meta=meta)
 
         def register(function: F) -> F:
+            component: Component
             if "{" in uri:
-                component: Component = Template(function, uri, facts=facts, mime_type=mime_type, annotations=annotations, cache=cache)
+                component = Template(
+                    function, uri, facts=facts, mime_type=mime_type, annotations=annotations, cache=cache, state=self.state
+                )
             else:
-                component = Resource(function, uri, facts=facts, mime_type=mime_type, size=size, annotations=annotations, cache=cache)
+                component = Resource(
+                    function, uri, facts=facts, mime_type=mime_type, size=size, annotations=annotations, cache=cache, state=self.state
+                )
             self.registry.add(component)
             return function
 
@@ -277,7 +301,7 @@ class Server:
         stated = read_facts("@server.prompt", facts)
 
         def register(function: F) -> F:
-            self.registry.add(Prompt(function, facts=stated, strict=self._strict))
+            self.registry.add(Prompt(function, facts=stated, strict=self._strict, state=self.state))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.prompt"))
@@ -298,7 +322,7 @@ class Server:
             )
 
         def register(function: F) -> F:
-            self.registry.add(Completer(function, owner, argument))
+            self.registry.add(Completer(function, owner, argument, state=self.state))
             return function
 
         return register
@@ -310,6 +334,8 @@ class Server:
             RegistrationError: It can't be added, or its name is taken.
         """
         if isinstance(component, Component):
+            if component.state not in {None, self.state}:
+                raise RegistrationError(f"{component.source}: it takes the state of another server; make it with state=server.state.")
             self.registry.add(component)
         else:
             self.tool(_check_function(component, "server.add"))
@@ -329,6 +355,48 @@ class Server:
     def resource_updated(self, uri: str) -> None:
         """Tell every client that subscribed to this URI, or to a template that it fits, that its contents changed; from any thread."""
         self.hub.publish("resources", uri)
+
+    def broadcast(self, topic: str, notification: Any) -> None:
+        """Tell every session whose `channels` name a topic; from any thread, waiting for nobody.
+
+        Args:
+            topic: The topic.
+            notification: A `types` notification, or `{"method": ..., "params": ...}`. What can't be encoded is logged and dropped.
+
+        Raises:
+            TypeError: An argument is none of that.
+        """
+        push_to_topic(self.bus, topic, notification)
+
+    def notify(self, session_id: str, notification: Any) -> None:
+        """Tell one session; from any thread, waiting for nobody. Without effect when there is no such session.
+
+        Args:
+            session_id: The session, as `ctx.session_id` or `hello.session_id` had it.
+            notification: A `types` notification, or `{"method": ..., "params": ...}`. What can't be encoded is logged and dropped.
+
+        Raises:
+            TypeError: An argument is none of that.
+        """
+        push_to_session(self.bus, session_id, notification)
+
+    def log(self, session_id: str, level: str, data: Any, logger: str | None = None) -> None:
+        """Send a log message to one session, unless its level is above; from any thread, waiting for nobody.
+
+        Args:
+            session_id: The session, as `ctx.session_id` or `hello.session_id` had it.
+            level: One of `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert`, `emergency`.
+            data: Any JSON value. What can't be encoded is logged and dropped.
+            logger: Name of the part that speaks.
+
+        Raises:
+            ValueError: `level` is none of these.
+        """
+        push_log(self.bus, session_id, level, data, logger)
+
+    def turn(self, request: Request) -> Turn:
+        """When a request of a session runs: at once, or after those before it, because what it asks for takes the session's state."""
+        return Turn.NOW if self.state is None else find_turn(self.registry, request)
 
     def crash(self, where: str, error: BaseException) -> Fail:
         """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""

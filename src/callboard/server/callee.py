@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
+from callboard.core.outcome import Reply
 from callboard.errors import RegistrationError
 from callboard.server.context import Context
 from callboard.server.depends import compile_injections, injection_key
 from callboard.server.signature import Signature, read
+from callboard.server.state import StateKind
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import encode
 
-__all__ = ["CONTENT_BLOCKS", "Callee", "FactFields", "Facts", "Run", "make_definition", "read_facts"]
+__all__ = ["CONTENT_BLOCKS", "Callee", "FactFields", "Facts", "Run", "make_definition", "open_reply", "read_facts"]
 
 D = TypeVar("D", v.Tool, v.Prompt, v.Resource, v.ResourceTemplate, v.Implementation)
 Run: TypeAlias = Callable[[dict[str, Any], Context], Awaitable[Any]]
@@ -62,15 +65,24 @@ class FactFields(TypedDict, total=False):
 
 
 class Callee:
-    """A user's function with what it is injected with, ready to be called."""
+    """A user's function with what it is injected with, ready to be called.
 
-    __slots__ = ("_call", "_injector", "_is_async", "call", "signature")
+    Args:
+        fn: The function.
+        state: The server's state, which parameters of its type get; None without.
 
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.signature = read(fn, injected=injection_key)
+    Attributes:
+        state: As given, where the function or one of its `Depends` takes it; else None.
+    """
+
+    __slots__ = ("_call", "_injector", "_is_async", "call", "signature", "state")
+
+    def __init__(self, fn: Callable[..., Any], state: StateKind | None = None) -> None:
+        self.signature = read(fn, injected=partial(injection_key, state=state))
         self._call = self.signature.call
         self._is_async = self.signature.is_async
-        self._injector = compile_injections(self.signature.injections, _provider_injections)
+        self._injector = compile_injections(self.signature.injections, partial(_provider_injections, state=state))
+        self.state = state if self._injector.takes_state else None
         self.call: Run = self._call_with_providers if self._injector.providers else self._call_with_context
         if self._is_async and not self.signature.injections:
             self.call = self._call_plainly
@@ -82,6 +94,8 @@ class Callee:
     async def _call_with_context(self, kwargs: dict[str, Any], ctx: Context) -> Any:
         for name in self._injector.context:
             kwargs[name] = ctx
+        for name in self._injector.state:
+            kwargs[name] = ctx.state
         if self._is_async:
             return await self._call(**kwargs)
         return await ctx.mount.workers.run(self._call, kwargs)
@@ -92,13 +106,34 @@ class Callee:
             return await self._call_with_context(kwargs, ctx)
 
 
-def _provider_injections(provider: Callable[..., Any]) -> dict[str, Any]:
-    signature = read(provider, injected=injection_key, may_yield=True)
+def _provider_injections(provider: Callable[..., Any], *, state: StateKind | None) -> dict[str, Any]:
+    signature = read(provider, injected=partial(injection_key, state=state), may_yield=True)
     if unfilled := [parameter.name for parameter in signature.parameters if parameter.required]:
         raise RegistrationError(
-            f"{signature.label}: a dependency gets only a Context and other Depends; {', '.join(unfilled)} has no default to fall back on."
+            f"{signature.label}: a dependency gets only a Context, the server's state and other Depends; {', '.join(unfilled)} has no default to fall back on."
         )
     return dict(signature.injections)
+
+
+def open_reply(reply: Reply, ctx: Context, *, takes_state: bool, source: str) -> Any:
+    """Take a `Reply` that a function returned: the value in it, and the state that it leaves.
+
+    Args:
+        reply: What was returned.
+        ctx: The call's.
+        takes_state: Whether the function takes the state.
+        source: Its name and place.
+
+    Raises:
+        TypeError: It leaves a state without having taken one.
+    """
+    if reply.state is not UNSET:
+        if not takes_state:
+            raise TypeError(
+                f"{source}: Reply(state=...) replaces the state that the function was given; declare a parameter for the state."
+            )
+        ctx.state = reply.state
+    return reply.value
 
 
 def read_facts(where: str, fields: Mapping[str, Any]) -> Facts:

@@ -8,18 +8,20 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from functools import partial
 from math import isfinite
 from types import GenericAlias
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.errors import RegistrationError
+from callboard.server.state import Hello, show_type
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RequestId, encode_notification
 from callboard.wire.versions import LOG_LEVELS
 
-__all__ = ["Context", "ListenLimits", "Mount"]
+__all__ = ["Caller", "Context", "ListenLimits", "Mount", "Session"]
 
 T = TypeVar("T")
 _SEVERITY = {level: rank for rank, level in enumerate(LOG_LEVELS)}
@@ -43,6 +45,65 @@ class ListenLimits(msgspec.Struct, frozen=True):
             raise RegistrationError("max_listens_per_principal must be at least 1 and listen_lifetime more than 0 seconds.")
 
 
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, as a mount's options factory sees it.
+
+    Attributes:
+        headers: HTTP headers of the request, names in lower case; None without HTTP.
+        principal: Who is asking, as established by the transport; None when nobody is.
+        scope_state: ASGI `scope["state"]` of the request; None elsewhere.
+    """
+
+    headers: Mapping[str, str] | None = None
+    principal: str | None = None
+    scope_state: Any = None
+
+
+class Session(Protocol):
+    """What a request sees of the session that it belongs to. Only 2025 clients have one.
+
+    Attributes:
+        id: Its id.
+        options: Options that were bound when it began.
+        hello: How its client introduced itself.
+    """
+
+    id: str
+    options: Any
+
+    @property
+    def hello(self) -> Hello:
+        """How its client introduced itself."""
+        ...
+
+    def disconnect(self, exchange: Exchange, retry: float) -> None:
+        """Close the connection that one call is answered on, and go on with the call; on the event loop only.
+
+        Args:
+            exchange: The call's way out.
+            retry: Seconds after which the client should come back for the rest.
+        """
+        ...
+
+    async def ask(
+        self,
+        method: str,
+        params: Any,
+        *,
+        exchange: Exchange | None = None,
+        timeout: float = 60.0,  # noqa: ASYNC109 - the client's time to answer; the session's machine keeps it
+    ) -> Any:
+        """Send the client a request and wait for its result.
+
+        Args:
+            method: The method.
+            params: Its parameters.
+            exchange: The call on whose stream it travels; None for the session's own streams.
+            timeout: Seconds to wait.
+        """
+        ...
+
+
 class Mount:
     """What all requests through one transport share.
 
@@ -52,12 +113,26 @@ class Mount:
         values: What the server's lifespan yielded: the first content of every `ctx.locals`.
         versions: Protocol versions that are served, the preferred one first.
         options: Bound options of the mount.
+        options_factory: Takes a `Caller`, gives the options of its session, or of its request where there are no sessions; None where
+            `options` are everybody's.
+        instructions: Advice for the model in place of the server's; None for the server's own.
         logs: Whether log messages can be delivered; likewise.
         draining: Whether the mount is about to end, so that no listen stream may begin.
         listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
     """
 
-    __slots__ = ("draining", "listen_limits", "logs", "options", "server", "values", "versions", "workers")
+    __slots__ = (
+        "draining",
+        "instructions",
+        "listen_limits",
+        "logs",
+        "options",
+        "options_factory",
+        "server",
+        "values",
+        "versions",
+        "workers",
+    )
 
     def __init__(
         self,
@@ -67,6 +142,8 @@ class Mount:
         values: Mapping[str, Any],
         versions: tuple[str, ...],
         options: Any = None,
+        options_factory: Callable[[Caller], Any] | None = None,
+        instructions: str | None = None,
         listen_limits: ListenLimits | None = ListenLimits(),
         logs: bool = True,
     ) -> None:
@@ -75,6 +152,8 @@ class Mount:
         self.values = values
         self.versions = versions
         self.options = options
+        self.options_factory = options_factory
+        self.instructions = instructions
         self.draining = False
         self.listen_limits = listen_limits
         self.logs = logs
@@ -116,24 +195,54 @@ class Context:
     """One request, as the function that serves it sees it. Declare a parameter of this type to get it; it stays out of the schema.
 
     Attributes:
+        mount: What all requests through this transport share.
         request: The request in the words of the current protocol.
+        exchange: The request's way out.
         principal: Who is asking, as established by the transport; None when nobody is.
         scope_state: ASGI `scope["state"]` of this HTTP request; None elsewhere.
+        options: Bound options: the session's, else the mount's; None without.
+        session: The session of a 2025 client; None on the current protocol, which has none.
+        crashed: Whether the call ended in a way that was not its own doing, so that what it did to the state is dropped.
     """
 
-    __slots__ = ("_exchange", "_locals", "_meta", "_mount", "_reached", "principal", "request", "scope_state")
+    __slots__ = (
+        "_locals",
+        "_meta",
+        "_reached",
+        "_state",
+        "crashed",
+        "exchange",
+        "mount",
+        "options",
+        "principal",
+        "request",
+        "scope_state",
+        "session",
+    )
 
     # `Context[...]` may stand in annotations of code that comes from generic contexts (A50).
     @classmethod
     def __class_getitem__(cls, item: Any) -> GenericAlias:
         return GenericAlias(cls, item)
 
-    def __init__(self, mount: Mount, request: Request, exchange: Exchange, principal: str | None = None, scope_state: Any = None) -> None:
+    def __init__(
+        self,
+        mount: Mount,
+        request: Request,
+        exchange: Exchange,
+        principal: str | None = None,
+        scope_state: Any = None,
+        session: Session | None = None,
+    ) -> None:
+        self.mount = mount
         self.request = request
+        self.exchange = exchange
         self.principal = principal
         self.scope_state = scope_state
-        self._mount = mount
-        self._exchange = exchange
+        self.session = session
+        self.options = mount.options if session is None else session.options
+        self.crashed = False
+        self._state: Any = UNSET
         self._locals: dict[str, Any] | None = None
         self._meta: dict[str, Any] | None = None
         self._reached: float | None = None
@@ -141,17 +250,7 @@ class Context:
     @property
     def server(self) -> Any:
         """The server that serves this request."""
-        return self._mount.server
-
-    @property
-    def mount(self) -> Mount:
-        """What all requests through this transport share."""
-        return self._mount
-
-    @property
-    def exchange(self) -> Exchange:
-        """The request's way out."""
-        return self._exchange
+        return self.mount.server
 
     @property
     def request_id(self) -> RequestId:
@@ -181,12 +280,31 @@ class Context:
     @property
     def session_id(self) -> str | None:
         """Id of the session; always None on the current protocol, which has none."""
-        return None
+        return None if self.session is None else self.session.id
 
     @property
-    def options(self) -> Any:
-        """The options that the mount was given; None without."""
-        return self._mount.options
+    def state(self) -> Any:
+        """This call's draft of the session's state; without a session one that begins with this request.
+
+        Raises:
+            RuntimeError: The server has no state, or the call belongs to a session and did not declare that it takes its state.
+        """
+        if self._state is UNSET:
+            self._state = self._begin_state()
+        return self._state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._state = value
+
+    def _begin_state(self) -> Any:
+        kind = self.mount.server.state
+        if kind is None:
+            raise RuntimeError("ctx.state: this server has none; give it one: Server(..., state=Cart).")
+        if self.session is not None:
+            raise RuntimeError(f"ctx.state: calls that use it run one at a time; declare it: `def f(state: {show_type(kind.type)}, ...)`.")
+        hello = Hello(self.client_info, self.client_capabilities, self.protocol_version, {}, None, self.options)
+        return kind.draft(kind.begin(hello))
 
     @property
     def headers(self) -> dict[str, str] | None:
@@ -206,13 +324,13 @@ class Context:
     def locals(self) -> dict[str, Any]:
         """Values of this request: what the lifespan yielded, and what middleware puts in."""
         if self._locals is None:
-            self._locals = dict(self._mount.values)
+            self._locals = dict(self.mount.values)
         return self._locals
 
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for the answer any more; for `def` functions, which can't be interrupted."""
-        return not self._exchange.open
+        return not self.exchange.open
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> _Drain | _Ready:
         """Report progress, at once and from any thread. Without effect when the client asked for none.
@@ -225,7 +343,7 @@ class Context:
         Returns:
             Something to await where the function produces faster than a client reads; awaiting is optional.
         """
-        if self.request.envelope.progress_token is None or not self._exchange.streams:
+        if self.request.envelope.progress_token is None or not self.exchange.streams:
             return _READY
         return self._on_loop(partial(self._report, progress, total, message))
 
@@ -238,7 +356,7 @@ class Context:
             params["total"] = total
         if message is not None:
             params["message"] = message
-        self._exchange.emit(encode_notification("notifications/progress", params), key="progress")
+        self.exchange.emit(encode_notification("notifications/progress", params), key="progress")
 
     def log(self, level: str, data: Any, logger: str | None = None) -> _Drain | _Ready:
         """Send a log message to the client, at once and from any thread; only when the request asked for logs of this level (LG-01).
@@ -266,16 +384,27 @@ class Context:
 
     def report_dropped(self) -> None:
         """Tell the client how many log messages it was too slow for, and start counting anew; on the event loop only."""
-        dropped, self._exchange.dropped = self._exchange.dropped, 0
+        dropped, self.exchange.dropped = self.exchange.dropped, 0
         wanted = self.request.envelope.log_level or "warning"
         level = wanted if _SEVERITY[wanted] > _SEVERITY["warning"] else "warning"
         params = {"level": level, "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
-        self._exchange.emit(encode_notification("notifications/message", params), key="dropped")
+        self.exchange.emit(encode_notification("notifications/message", params), key="dropped")
 
     def _log(self, note: bytes) -> None:
-        if self._exchange.dropped and not self._exchange.congested:
+        if self.exchange.dropped and not self.exchange.congested:
             self.report_dropped()
-        self._exchange.emit(note, droppable=True)
+        self.exchange.emit(note, droppable=True)
+
+    def disconnect(self, retry: float = 0.5) -> None:
+        """Close this call's connection and go on; a 2025-11-25 client comes back for the rest. For work that outlasts proxies' patience.
+
+        At once and from any thread; without effect where there is no session.
+
+        Args:
+            retry: Seconds after which the client should come back.
+        """
+        if self.session is not None:
+            self._on_loop(partial(self.session.disconnect, self.exchange, retry))
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Await something on the event loop and wait for it; for `def` functions.
@@ -283,7 +412,7 @@ class Context:
         Raises:
             RuntimeError: Called on the event loop itself, where `await` belongs.
         """
-        workers = self._mount.workers
+        workers = self.mount.workers
         if threading.get_ident() == workers.thread:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
@@ -292,7 +421,7 @@ class Context:
 
     def _on_loop(self, emit: Callable[[], Any]) -> _Drain | _Ready:
         """Emit from whatever thread: what one function says keeps its order."""
-        workers = self._mount.workers
+        workers = self.mount.workers
         if threading.get_ident() == workers.thread:
             emit()
         else:
@@ -300,7 +429,7 @@ class Context:
                 workers.loop.call_soon_threadsafe(emit)
             except RuntimeError:
                 return _READY  # the loop has closed
-        return _Drain(self._exchange, workers.loop) if self._exchange.congested else _READY
+        return _Drain(self.exchange, workers.loop) if self.exchange.congested else _READY
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, overload
 
 from callboard.errors import RegistrationError
 from callboard.server.context import Context
+from callboard.server.state import StateKind
 from callboard.server.workers import Workers
 
 __all__ = ["Dependency", "Depends", "Injector", "compile_injections", "injection_key"]
@@ -27,7 +28,8 @@ class Dependency:
     """What `Depends` leaves as a parameter's default.
 
     Args:
-        provider: A function, coroutine function, or (async) generator function; it may take a `Context` and further `Depends`.
+        provider: A function, coroutine function, or (async) generator function; it may take a `Context`, the state
+            and further `Depends`.
         use_cache: Whether one value serves the whole call.
     """
 
@@ -58,7 +60,7 @@ def Depends(provider: Callable[..., Any], /, *, use_cache: bool = True) -> Any: 
     Args:
         provider: A function, coroutine function, or (async) generator function, which yields the value once and cleans up after it;
             @contextmanager and @asynccontextmanager may stand on it.
-            It may take a `Context` and further `Depends`. `def` ones run on a thread, like every `def` function.
+            It may take a `Context`, the server's state and further `Depends`. `def` ones run on a thread, like every `def` function.
         use_cache: Whether one value serves the whole call.
 
     Raises:
@@ -69,12 +71,20 @@ def Depends(provider: Callable[..., Any], /, *, use_cache: bool = True) -> Any: 
     return Dependency(provider, use_cache=use_cache)
 
 
-def injection_key(annotation: Any, default: Any) -> Hashable | None:
-    """What a parameter is injected with; None when the caller gives it."""
+def injection_key(annotation: Any, default: Any, *, state: StateKind | None = None) -> Hashable | None:
+    """What a parameter is injected with; None when the caller gives it.
+
+    Args:
+        annotation: Its plain type.
+        default: Its default, or a mark in its `Annotated`.
+        state: The server's state; its type is a key too.
+    """
     if isinstance(default, Dependency):
         return default
     if default is Depends:
         raise RegistrationError("A parameter has Depends itself as its default: write Depends(fn).")
+    if state is not None and annotation is state.key:
+        return state
     return Context if annotation is Context else None
 
 
@@ -147,19 +157,25 @@ class Injector:
 
     Attributes:
         context: Names of the parameters that get the Context.
+        state: Names of those that get the state.
         providers: Parameter name to provider; where there are any, `fill` needs an exit stack.
+        takes_state: Whether the function or one of its providers gets the state.
     """
 
-    __slots__ = ("context", "providers")
+    __slots__ = ("context", "providers", "state", "takes_state")
 
-    def __init__(self, context: tuple[str, ...], providers: dict[str, _Provider]) -> None:
+    def __init__(self, context: tuple[str, ...], state: tuple[str, ...], providers: dict[str, _Provider]) -> None:
         self.context = context
+        self.state = state
         self.providers = providers
+        self.takes_state: bool = bool(state) or any(provider.needs.takes_state for provider in providers.values())
 
     async def fill(self, kwargs: dict[str, Any], ctx: Context, cache: dict[Any, Any], stack: AsyncExitStack) -> None:
         """Put every injected value into `kwargs`."""
         for name in self.context:
             kwargs[name] = ctx
+        for name in self.state:
+            kwargs[name] = ctx.state
         for name, provider in self.providers.items():
             kwargs[name] = await provider.provide(ctx, cache, stack)
 
@@ -178,6 +194,7 @@ def compile_injections(
         RegistrationError: Providers depend on each other in a circle.
     """
     context = tuple(name for name, key in injections.items() if key is Context)
+    state = tuple(name for name, key in injections.items() if isinstance(key, StateKind))
     providers: dict[str, _Provider] = {}
     for name, key in injections.items():
         if not isinstance(key, Dependency):
@@ -187,4 +204,4 @@ def compile_injections(
             raise RegistrationError(f"Depends goes in a circle: {circle}.")
         needs = compile_injections(read(key.provider), read, path=(*path, key.provider))
         providers[name] = _Provider(key, needs)
-    return Injector(context, providers)
+    return Injector(context, state, providers)

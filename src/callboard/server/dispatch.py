@@ -12,12 +12,15 @@ from callboard.core.era import Request
 from callboard.core.headers import compare_params
 from callboard.core.outcome import CacheHint, Outcome, Reply
 from callboard.errors import Fail, NotFound, Reason
+from callboard.server.component import Component, Tool
 from callboard.server.context import Context
 from callboard.server.registry import Kind, Registry
+from callboard.server.state import Turn
 from callboard.server.subscriptions import Hub
 from callboard.wire import v2026_07_28 as v
+from callboard.wire.versions import LATEST
 
-__all__ = ["dispatch"]
+__all__ = ["dispatch", "find_turn"]
 
 _BRACE = ord("{")
 
@@ -62,8 +65,9 @@ async def _discover(server: Served, _params: v.RequestParams, _request: Request,
         "supportedVersions": list(ctx.mount.versions),
         "capabilities": server.capabilities(listens=ctx.mount.listen_limits is not None, logs=ctx.mount.logs),
     }
-    if server.instructions is not None:
-        value["instructions"] = server.instructions
+    instructions = server.instructions if ctx.mount.instructions is None else ctx.mount.instructions
+    if instructions is not None:
+        value["instructions"] = instructions
     return Reply(value, server.cache)
 
 
@@ -82,7 +86,7 @@ async def _call_tool(server: Served, params: v.CallToolRequestParams, request: R
     raw = arguments if isinstance(arguments, msgspec.Raw) else None
     if raw is not None and memoryview(raw)[0] != _BRACE:
         return Fail(Reason.INVALID_PARAMS, "params.arguments must be an object.")
-    if tool.header_params and request.headers is not None:
+    if tool.header_params and request.headers is not None and request.envelope.version == LATEST:
         given = _as_object(raw)
         if given is not None and (culprit := compare_params(tool.header_params, request.headers, given)):
             return Fail(Reason.HEADER_MISMATCH, f"A header and the arguments differ: {culprit}.")
@@ -138,6 +142,34 @@ async def _complete(server: Served, params: v.CompleteRequestParams, _request: R
         return Reply({"completion": {"values": [], "total": 0, "hasMore": False}})
     given = params.context.arguments if isinstance(params.context, msgspec.Struct) else UNSET
     return await completer.complete(params.argument.value, {} if given is UNSET else given, ctx, server.completion_cap)
+
+
+def find_turn(registry: Registry, request: Request) -> Turn:
+    """When a request of a session with state runs; at once when there is no such component."""
+    find = _COMPONENT.get(request.method)
+    component = None if find is None else find(registry, request.params)
+    if component is None or component.state is None:
+        return Turn.NOW
+    return Turn.SNAPSHOT if isinstance(component, Tool) and component.snapshot else Turn.IN_TURN
+
+
+def _find_readable(registry: Registry, params: v.ReadResourceRequestParams) -> Component | None:
+    found = registry.resources.get(params.uri) or registry.find_template(params.uri)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _find_completer(registry: Registry, params: v.CompleteRequestParams) -> Component | None:
+    owner = params.ref.name if isinstance(params.ref, v.PromptReference) else params.ref.uri
+    return registry.completers.get((owner, params.argument.name))
+
+
+# Methods that run the author's functions, and how the function is found.
+_COMPONENT: dict[str, Callable[[Registry, Any], Component | None]] = {
+    "tools/call": lambda registry, params: registry.tools.get(params.name),
+    "resources/read": _find_readable,
+    "prompts/get": lambda registry, params: registry.prompts.get(params.name),
+    "completion/complete": _find_completer,
+}
 
 
 async def _listen(server: Served, params: v.SubscriptionsListenRequestParams, _request: Request, ctx: Context) -> Outcome:

@@ -9,9 +9,10 @@ from msgspec import UNSET
 
 from callboard.core.outcome import Reply
 from callboard.errors import RegistrationError
-from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, make_definition
+from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, make_definition, open_reply
 from callboard.server.context import Context
 from callboard.server.signature import members
+from callboard.server.state import StateKind
 from callboard.server.strings import StringArguments
 from callboard.wire import v2026_07_28 as v
 
@@ -30,16 +31,18 @@ class Prompt:
         definition: Its entry in `prompts/list`, encoded.
         source: Name and place of the function.
         arguments: Names of its arguments.
+        state: The state that it takes; None when it takes none.
     """
 
     kind: ClassVar[Literal["prompts"]] = "prompts"
-    __slots__ = ("_bind", "_call", "_description", "arguments", "definition", "key", "source")
+    __slots__ = ("_bind", "_call", "_description", "arguments", "definition", "key", "source", "state")
 
-    def __init__(self, fn: Callable[..., Any], *, facts: Facts = Facts(), strict: bool = True) -> None:
-        callee = Callee(fn)
+    def __init__(self, fn: Callable[..., Any], *, facts: Facts = Facts(), strict: bool = True, state: StateKind | None = None) -> None:
+        callee = Callee(fn, state)
         signature = callee.signature
         self.key = signature.name if facts.name is None else facts.name
         self.source = signature.label
+        self.state = callee.state
         if wrong := [kind for kind in members(signature.returns) if (get_origin(kind) or kind) in _NO_MESSAGES]:
             raise RegistrationError(
                 f"{self.source}: a prompt returns str, content blocks, PromptMessage or a list of them, not {wrong[0]!r}."
@@ -63,6 +66,8 @@ class Prompt:
             Fail: Arguments are missing or wrong (INVALID_PARAMS).
         """
         value = await self._call(self._bind(arguments), ctx)
+        if isinstance(value, Reply):
+            value = open_reply(value, ctx, takes_state=self.state is not None, source=self.source)
         reply: dict[str, Any] = {"messages": [_message(item) for item in (value if isinstance(value, list | tuple) else [value])]}
         if self._description is not UNSET:
             reply["description"] = self._description
@@ -86,14 +91,16 @@ class Completer:
         owner: Name of the prompt, or the URI template.
         argument: Name of the argument.
         source: Name and place of the function.
+        state: The state that it takes; None when it takes none.
     """
 
-    __slots__ = ("_call", "_context", "_value", "argument", "owner", "source")
+    __slots__ = ("_call", "_context", "_value", "argument", "owner", "source", "state")
 
-    def __init__(self, fn: Callable[..., Any], owner: str, argument: str) -> None:
-        callee = Callee(fn)
+    def __init__(self, fn: Callable[..., Any], owner: str, argument: str, *, state: StateKind | None = None) -> None:
+        callee = Callee(fn, state)
         names = [parameter.name for parameter in callee.signature.parameters]
         self.source = callee.signature.label
+        self.state = callee.state
         if not names or len(names) > 2:
             raise RegistrationError(f"{self.source}: a completion takes the text so far, and optionally the other arguments as a dict.")
         self._value = names[0]
@@ -108,6 +115,8 @@ class Completer:
         if self._context is not None:
             kwargs[self._context] = dict(arguments)
         found: Any = await self._call(kwargs, ctx)
+        if isinstance(found, Reply):
+            found = open_reply(found, ctx, takes_state=self.state is not None, source=self.source)
         if isinstance(found, v.Completion):
             return Reply({"completion": found})
         values: list[Any] = [] if found is None else list(found) if isinstance(found, Iterable) else [found]

@@ -11,9 +11,10 @@ from msgspec import UNSET
 from callboard.core.outcome import CacheHint, Reply
 from callboard.core.uri import UriTemplate, check_traversal
 from callboard.errors import Fail, NotFound, Reason, RegistrationError
-from callboard.server.callee import Callee, Facts, make_definition
+from callboard.server.callee import Callee, Facts, make_definition, open_reply
 from callboard.server.context import Context
 from callboard.server.shape import encode_value
+from callboard.server.state import StateKind
 from callboard.server.strings import StringArguments
 from callboard.wire import v2026_07_28 as v
 
@@ -25,13 +26,14 @@ _CONTENTS = (v.ResourceContents, v.TextResourceContents, v.BlobResourceContents)
 class _Readable:
     """What resources and templates share: a function that gives contents."""
 
-    __slots__ = ("_call", "_mime_type", "cache", "definition", "key", "source")
+    __slots__ = ("_call", "_mime_type", "cache", "definition", "key", "source", "state")
 
     def __init__(self, callee: Callee, key: str, mime_type: str | None, cache: CacheHint | None) -> None:
         self._call = callee.call
         self._mime_type = mime_type
         self.key = key
         self.source = callee.signature.label
+        self.state = callee.state
         self.cache = cache
         self.definition = b""
 
@@ -42,10 +44,14 @@ class _Readable:
             if error.data is None:
                 raise NotFound(uri) from error
             raise
+        cache = self.cache
+        if isinstance(value, Reply):
+            cache = value.cache or cache
+            value = open_reply(value, ctx, takes_state=self.state is not None, source=self.source)
         if isinstance(value, v.ReadResourceResult):
             value = value.contents
         items = value if isinstance(value, list | tuple) and value and all(isinstance(item, _CONTENTS) for item in value) else [value]
-        return Reply({"contents": [_content(uri, item, self._mime_type) for item in items]}, self.cache)
+        return Reply({"contents": [_content(uri, item, self._mime_type) for item in items]}, cache)
 
 
 def _content(uri: str, value: Any, mime_type: str | None) -> Any:
@@ -69,6 +75,7 @@ class Resource(_Readable):
 
     Attributes:
         key: Its URI.
+        state: The state that it takes; None when it takes none.
         definition: Its entry in `resources/list`, encoded.
     """
 
@@ -85,8 +92,9 @@ class Resource(_Readable):
         size: int | None = None,
         annotations: v.Annotations | None = None,
         cache: CacheHint | None = None,
+        state: StateKind | None = None,
     ) -> None:
-        callee = Callee(fn)
+        callee = Callee(fn, state)
         signature = callee.signature
         super().__init__(callee, uri, mime_type, cache)
         if unfilled := [parameter.name for parameter in signature.parameters if parameter.required]:
@@ -114,6 +122,7 @@ class Template(_Readable):
 
     Attributes:
         key: The URI template.
+        state: The state that it takes; None when it takes none.
         definition: Its entry in `resources/templates/list`, encoded.
         uri_template: The compiled template.
     """
@@ -130,8 +139,9 @@ class Template(_Readable):
         mime_type: str | None = None,
         annotations: v.Annotations | None = None,
         cache: CacheHint | None = None,
+        state: StateKind | None = None,
     ) -> None:
-        callee = Callee(fn)
+        callee = Callee(fn, state)
         signature = callee.signature
         super().__init__(callee, uri, mime_type, cache)
         try:

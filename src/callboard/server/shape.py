@@ -9,7 +9,7 @@
 | `bytes` | refused when registered | |
 | anything else | one text block with the JSON | both |
 
-A `Fail` may be returned instead of raised; in the annotation it counts as nothing, like `NoReturn`.
+A `Fail` may be returned instead of raised; in the annotation it counts as nothing, like `NoReturn`. `Reply` counts as what stands beside it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = ["ResultError", "Shape", "ToolResult", "compile_result", "encode_value
 Block = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
-_NOTHING: tuple[Any, ...] = (Fail, NoReturn, typing_extensions.Never)
+_NOTHING: tuple[Any, ...] = (Fail, Reply, NoReturn, typing_extensions.Never)
 _BYTES = (bytes, bytearray, memoryview)
 _REFUSED = (*_BYTES, Reply)
 _PUT_TOGETHER = (CallToolResult, Reply)
-_REPLY_WAY_OUT = "a tool returns its value as it is, without Reply"
+_REPLY_WAY_OUT = "a Reply holds the value itself, no further Reply"
 _BYTES_WAY_OUT = "bytes have no place in a result; return image(), audio() or embed() from callboard.types"
 
 
@@ -92,8 +92,6 @@ def compile_result(annotation: Any, *, raw_output_schema: dict[str, Any] | None 
     kinds = members(annotation)
     if any(kind is byte for kind in kinds for byte in _BYTES):
         raise RegistrationError(f"{label}: {_BYTES_WAY_OUT}.")
-    if Reply in kinds:
-        raise RegistrationError(f"{label}: {_REPLY_WAY_OUT}.")
     if annotation is str:
         return Shape(None, _open(_shape_text, label))
     if any(_is_open(kind) for kind in kinds) or all(kind is str or kind is type(None) or kind is None for kind in kinds):

@@ -130,10 +130,11 @@ def read(fn: Callable[..., Any], *, injected: Injected | None = None, may_yield:
 
 
 def _injection(label: str, parameter: inspect.Parameter, annotation: Any, injected: Injected) -> Hashable | None:
-    """What a parameter is injected with, as its default or `Annotated` says."""
+    """What a parameter is injected with, as its default or `Annotated` says, else its type."""
     kind = plain_type(annotation)
     try:
-        return next((key for mark in (parameter.default, *_marks(annotation)) if (key := injected(kind, mark)) is not None), None)
+        said = next((key for mark in (parameter.default, *_marks(annotation)) if (key := injected(EMPTY, mark)) is not None), None)
+        return injected(kind, parameter.default) if said is None else said
     except RegistrationError as error:
         raise RegistrationError(f"{label}: parameter {parameter.name!r}: {error}") from None
 

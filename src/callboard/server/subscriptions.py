@@ -29,10 +29,12 @@ from callboard.stores.base import Bus
 from callboard.wire.jsonrpc import encode
 from callboard.wire.v2026_07_28 import SubscriptionFilter
 
-__all__ = ["MAX_RESOURCES", "Hub"]
+__all__ = ["CHANGES", "MAX_RESOURCES", "Change", "Hub", "decode_change"]
+
+CHANGES = "callboard.changes"
+"""The Bus topic that changes travel on."""
 
 _SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
-_TOPIC = "callboard.changes"
 _PROMISES = ("listChanged", "subscribe")
 # Resources that one stream may name.
 MAX_RESOURCES = 1000
@@ -44,14 +46,19 @@ _KINDS = (
 )
 
 
-class _Change(msgspec.Struct):
-    """What travels on the Bus."""
+class Change(msgspec.Struct):
+    """What travels on the Bus.
+
+    Attributes:
+        kind: `tools`, `prompts` or `resources`.
+        uri: The resource that was updated; None when the list changed.
+    """
 
     kind: str
     uri: str | None = None
 
 
-_decode_change = msgspec.json.Decoder(_Change).decode
+decode_change = msgspec.json.Decoder(Change).decode
 
 
 class _Listener:
@@ -67,12 +74,12 @@ class _Listener:
         self.uris = uris
         self.templates = templates
 
-    def wants(self, change: _Change) -> bool:
+    def wants(self, change: Change) -> bool:
         if change.uri is None:
             return change.kind in self.kinds
         return change.uri in self.uris or any(template.match(change.uri) is not None for template in self.templates)
 
-    def notify(self, change: _Change) -> None:
+    def notify(self, change: Change) -> None:
         if change.uri is None:
             head, key = b'{"jsonrpc":"2.0","method":"notifications/%b/list_changed","params":{' % change.kind.encode(), change.kind
         else:
@@ -105,7 +112,7 @@ class Hub:
             kind: `tools`, `prompts` or `resources`.
             uri: The resource that was updated; None when the list changed.
         """
-        self._bus.publish(_TOPIC, encode(_Change(kind, uri)))
+        self._bus.publish(CHANGES, encode(Change(kind, uri)))
 
     async def listen(self, ctx: Context, asked: SubscriptionFilter) -> Reply:
         """Serve one stream until the server closes it.
@@ -181,7 +188,7 @@ class Hub:
             self._per_principal[principal] += 1
         if not self._subscribed:
             self._subscribed = True
-            self._bus.subscribe(_TOPIC, self._deliver)
+            self._bus.subscribe(CHANGES, self._deliver)
 
     def _sweep(self) -> None:
         """Take the places of streams whose clients are gone, even where their tasks have not ended yet."""
@@ -199,7 +206,7 @@ class Hub:
                 del self._per_principal[principal]
 
     def _deliver(self, message: bytes) -> None:
-        change = _decode_change(message)
+        change = decode_change(message)
         here = threading.get_ident()
         for listener in list(self._listeners):
             if not listener.wants(change):

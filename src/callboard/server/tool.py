@@ -16,11 +16,12 @@ from msgspec import UNSET
 from callboard.core.headers import HeaderParam, compile_param_map
 from callboard.core.outcome import Reply
 from callboard.errors import RegistrationError, ToolError
-from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, Run, make_definition
+from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, Run, make_definition, open_reply
 from callboard.server.context import Context
 from callboard.server.schema import ArgumentFaults, compile_arguments, compile_raw_schema
 from callboard.server.shape import compile_result, encode_value
 from callboard.server.signature import Signature
+from callboard.server.state import StateKind
 from callboard.wire import v2026_07_28 as v
 
 __all__ = ["Policy", "Tool", "sole_error"]
@@ -49,6 +50,8 @@ class Tool:
         input_schema: Raw JSON Schema of the arguments; then `fn` takes one parameter, the arguments as a dict.
         output_schema: Raw JSON Schema of the structured result.
         strict: Whether arguments that the function doesn't take are faults.
+        state: The server's state (`server.state`), which parameters of its type get; None without.
+        snapshot: Whether calls of a session run at once, on a copy of its state that is not written back.
 
     Raises:
         RegistrationError: The function can't be a tool; the text says which part of it and what to do.
@@ -58,10 +61,24 @@ class Tool:
         definition: Its entry in `tools/list`, encoded.
         header_params: Arguments that headers mirror (HH-09).
         source: Name and place of the function, for error texts.
+        state: The state that it takes; None when it takes none.
+        snapshot: As given.
     """
 
     kind: ClassVar[Literal["tools"]] = "tools"
-    __slots__ = ("_arguments", "_raw_parameter", "_run", "_shape", "definition", "header_params", "key", "source")
+    __slots__ = (
+        "_arguments",
+        "_raw_parameter",
+        "_run",
+        "_shape",
+        "_wraps",
+        "definition",
+        "header_params",
+        "key",
+        "snapshot",
+        "source",
+        "state",
+    )
 
     def __init__(
         self,
@@ -73,11 +90,19 @@ class Tool:
         input_schema: Mapping[str, Any] | None = None,
         output_schema: Mapping[str, Any] | None = None,
         strict: bool = True,
+        state: StateKind | None = None,
+        snapshot: bool = False,
     ) -> None:
-        callee = Callee(fn)
+        callee = Callee(fn, state)
         signature = callee.signature
         self.key = signature.name if facts.name is None else facts.name
         self.source = signature.label
+        self.state = callee.state
+        self.snapshot = snapshot
+        if snapshot and self.state is None:
+            raise RegistrationError(
+                f"{self.source}: snapshot=True, but it takes no state: declare a parameter of the type in Server(state=)."
+            )
         _check_tool_name(self.key, self.source)
         self._raw_parameter: str | None = None
         for option, schema in (("input_schema", input_schema), ("output_schema", output_schema)):
@@ -91,6 +116,8 @@ class Tool:
         raw_output = None if output_schema is None else dict(output_schema)
         result = compile_result(signature.returns, raw_output_schema=raw_output, label=self.source)
         self._shape = result.shape
+        # TL-07: protocols that allow only objects there get it in one
+        self._wraps = result.output_schema is not None and result.output_schema.get("type") != "object"
         try:
             self.header_params: tuple[HeaderParam, ...] = compile_param_map(self._arguments.input_schema)
         except ValueError as error:
@@ -112,7 +139,10 @@ class Tool:
             kwargs = self._arguments.bind(raw)
             if self._raw_parameter is not None:
                 kwargs = {self._raw_parameter: kwargs}
-            content, structured, meta = self._shape(await self._run(kwargs, ctx))
+            returned = await self._run(kwargs, ctx)
+            if type(returned) is Reply:
+                returned = open_reply(returned, ctx, takes_state=self.state is not None, source=self.source)
+            content, structured, meta = self._shape(returned)
         except ArgumentFaults as faults:
             return Reply({"content": [v.TextContent(text=str(faults))], "isError": True})
         except ToolError as error:
@@ -127,7 +157,7 @@ class Tool:
             value["structuredContent"] = structured
         if meta is not None:
             value["_meta"] = meta
-        return Reply(value)
+        return Reply(value, None, UNSET, self._wraps)
 
 
 def sole_error(error: BaseException) -> BaseException:
@@ -226,6 +256,7 @@ def _timed(run: Run, seconds: float, name: str) -> Run:
                 return await run(kwargs, ctx)
         except TimeoutError:
             if limit.expired():
+                ctx.crashed = True  # it was stopped anywhere: what it did to the state is half done
                 raise ToolError(f"{name} was stopped: it took longer than {seconds:g} s.") from None
             raise
 

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from callboard.core.era import classify
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
-from callboard.transport.endpoint import Endpoint
+from callboard.server.context import Mount
+from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.security import HttpRules, accepted_types, check, check_caller, check_media
-from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream
+from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream, send_answer
 from callboard.wire.jsonrpc import Malformed, Message, RawNotification, RawRequest, decode
 
-__all__ = ["LINGER_BYTES", "App"]
+__all__ = ["LINGER_BYTES", "App", "inner_path"]
 
 _log = logging.getLogger("callboard")
 # Distinct callers and Accept headers whose verdict is remembered; a client that makes up new ones costs no more than these.
@@ -25,7 +25,6 @@ _REMEMBERED = 256
 # How much more of a body that is refused for its size is read and thrown away, and for how long.
 LINGER_BYTES = 16 * 1024 * 1024
 LINGER_SECONDS = 2.0
-_ALLOW = (b"allow", b"POST")
 _CLOSE = (b"connection", b"close")
 _CORS_EXPOSED = b"mcp-session-id, mcp-protocol-version, www-authenticate, retry-after"
 K = TypeVar("K")
@@ -48,6 +47,7 @@ class App:
         json_only: Whether every answer is JSON: no progress, no logs, no listen streams.
         cors: Whether to answer preflights of, and expose headers to, the origins of `rules`.
         principal: Tells from the ASGI scope who is asking; None when nobody is.
+        sse_path: Where the transport of 2024-11-05 is; what is under it is its own too. None where it is not offered.
     """
 
     def __init__(
@@ -60,14 +60,18 @@ class App:
         json_only: bool = False,
         cors: bool = False,
         principal: Callable[[Scope], str | None] | None = None,
+        sse_path: str | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.rules = rules
         self.path = "/" + path.strip("/")
+        older = endpoint.older
+        self._allow = (b"allow", b"POST" if older is None else older.methods())
         self._pulse = Pulse(keep_alive)
         self._json_only = json_only
         self._cors = cors
         self._principal = principal
+        self._sse_path = sse_path
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._callers: dict[tuple[str | None, bytes | None, bytes | None], Fail | None] = {}
 
@@ -88,7 +92,12 @@ class App:
         if (fail := self._check(scope, headers)) is not None:
             await _refuse_unread(scope, receive, send, fail, extra)
             return
-        if scope["method"] != "POST":
+        if self._sse_path is not None and scope["method"] != "OPTIONS" and self._is_sse(scope):
+            await self._serve_sse(scope, headers, receive, send, extra)
+        elif scope["method"] in {"GET", "DELETE"} and self.endpoint.older is not None:
+            streams = accepted_types(headers.get(b"accept"))[1]
+            await self._serve_older(scope, headers, receive, send, extra, None, streams=streams, streams_only=True)
+        elif scope["method"] != "POST":
             await self._serve_other(scope["method"], headers, send, extra)
         elif (fail := check_media(headers)) is not None:
             await _refuse_unread(scope, receive, send, fail, extra)
@@ -108,46 +117,97 @@ class App:
         if received.get("more_body") or (body and len(body) > self.rules.max_body):
             body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
         if body is None:
-            fail = Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body).")
-            await _refuse_unread(scope, receive, send, fail, extra)
+            await _refuse_unread(scope, receive, send, self._too_large(), extra)
             return
         if not body and b"upgrade" in headers:
             text = "The HTTP server drops the body of a request that offers an upgrade: have the client speak HTTP/1.1 from the start."
             await self._refuse(send, Fail(Reason.INVALID_REQUEST, text), extra)
             return
         message = decode(body)
+        modern = self.endpoint.era
+        streams, streams_only = accepted[1] and not self._json_only, not accepted[0]
+        if self.endpoint.older is not None and not modern.claims(message, headers):
+            await self._serve_older(scope, headers, receive, send, extra, message, streams=streams, streams_only=streams_only)
+            return
         if not isinstance(message, RawRequest):
             await self._serve_other_message(message, headers, send, extra)
             return
-        era = classify(self.endpoint.eras, message, headers)
-        loop = asyncio.get_running_loop()
-        mount = self.endpoint.mount
-        culprit = "The server's lifespan"
-        try:
-            if mount is None or mount.workers.loop is not loop:
-                mount = await self.endpoint.open()
-            culprit = "principal="
-            principal = None if self._principal is None else self._principal(scope)
-        except Exception as error:  # noqa: BLE001 - user code
-            status, answer = era.render(message.id, self.endpoint.server.crash(culprit, error), None)
-            await _send_answer(send, 500 if status == 200 else status, answer, extra)
+        entered = await self._enter(scope)
+        if isinstance(entered, Fail):
+            status, answer = modern.render(message.id, entered, None)
+            await send_answer(send, 500 if status == 200 else status, answer, extra)
             return
-        stream = Stream(loop, receive, send, self._pulse, extra, streams=accepted[1] and not self._json_only, streams_only=not accepted[0])
+        mount, principal = entered
+        stream = Stream(mount.workers.loop, receive, send, self._pulse, extra, streams=streams, streams_only=streams_only)
         answering = self.endpoint.answer(
-            mount, era, message, stream.exchange, headers=headers, principal=principal, scope_state=scope.get("state")
+            mount, modern, message, stream.exchange, headers=headers, principal=principal, scope_state=scope.get("state")
         )
         await stream.run(answering)
+
+    async def _enter(self, scope: Scope) -> tuple[Mount, str | None] | Fail:
+        """The mount, open, and who asks; what user code on the way there came to where it fails."""
+        culprit = "The server's lifespan"
+        try:
+            mount = self.endpoint.mount
+            if mount is None or mount.workers.loop is not asyncio.get_running_loop():
+                mount = await self.endpoint.open()
+            culprit = "principal="
+            return mount, None if self._principal is None else self._principal(scope)
+        except Exception as error:  # noqa: BLE001 - user code
+            return self.endpoint.server.crash(culprit, error)
+
+    async def _serve_older(
+        self,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        receive: Receive,
+        send: Send,
+        extra: _Headers,
+        message: Message | None,
+        *,
+        streams: bool,
+        streams_only: bool,
+    ) -> None:
+        """A request of a client of an older protocol."""
+        older = self.endpoint.older
+        assert older is not None
+        mount, principal = self.endpoint.mount, None
+        if mount is None or mount.workers.loop is not asyncio.get_running_loop() or self._principal is not None:
+            entered = await self._enter(scope)
+            if isinstance(entered, Fail):
+                status, answer = render_fail(getattr(message, "id", None), entered)
+                await send_answer(send, 500 if status == 200 else status, answer, extra)
+                return
+            mount, principal = entered
+        http = HttpCall(
+            mount, scope, receive, send, self._pulse, headers, extra, principal, message, streams=streams, streams_only=streams_only
+        )
+        await older.serve(http)
+
+    async def _serve_sse(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send, extra: _Headers) -> None:
+        """A request of the transport of 2024-11-05."""
+        message = None
+        if scope["method"] == "POST":
+            fail, body = check_media(headers), None
+            if fail is None and (body := await _read_rest(b"", receive, self.rules.max_body, more=True)) is None:
+                fail = self._too_large()
+            if fail is not None:
+                await _refuse_unread(scope, receive, send, fail, extra)
+                return
+            message = decode(body or b"")
+        streams = accepted_types(headers.get(b"accept"))[1]
+        await self._serve_older(scope, headers, receive, send, extra, message, streams=streams, streams_only=True)
 
     async def _serve_other_message(self, message: Message, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
         """What is no request: a notification is accepted (HM-07), the rest has no place in a body of the current protocol (HM-06)."""
         if isinstance(message, RawNotification):
-            fail = classify(self.endpoint.eras, message, headers).notice(message, headers)
+            fail = self.endpoint.era.notice(message, headers)
             if fail is None:
-                await _send_answer(send, 202, b"", extra)
+                await send_answer(send, 202, b"", extra)
                 return
         elif isinstance(message, Malformed):
             status, answer = render_fail(message.id, message.fail)
-            await _send_answer(send, status, answer, extra)
+            await send_answer(send, status, answer, extra)
             return
         else:
             fail = Fail(Reason.INVALID_REQUEST, "The body must be one request or notification: no response, and no batch.")
@@ -160,13 +220,13 @@ class App:
             if not _is_name_list(asked):
                 asked = b"content-type, mcp-protocol-version, mcp-method, mcp-name"
             allow = [
-                (b"access-control-allow-methods", b"POST"),
+                (b"access-control-allow-methods", self._allow[1]),
                 (b"access-control-allow-headers", asked),
                 (b"access-control-max-age", b"600"),
             ]
-            await _send_answer(send, 204, b"", [*extra, *allow])
+            await send_answer(send, 204, b"", [*extra, *allow])
             return
-        await self._refuse(send, Fail(Reason.HTTP_METHOD), [*extra, _ALLOW])
+        await self._refuse(send, Fail(Reason.HTTP_METHOD, f"This endpoint takes {self._allow[1].decode()}."), [*extra, self._allow])
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -196,17 +256,28 @@ class App:
 
     def _locate(self, scope: Scope) -> Fail | None:
         """Whether the request is for this endpoint; see the class."""
-        path, root = scope["path"], scope.get("root_path", "")
-        if path.rstrip("/") == self.path or scope.get("endpoint") is self:
+        if scope["path"].rstrip("/") == self.path or scope.get("endpoint") is self:
             return None
-        inner = path[len(root) :] if root and path.startswith(root) else path
-        if inner.rstrip("/") in {self.path, "" if root else self.path}:
+        if inner_path(scope).rstrip("/") in {self.path, "" if scope.get("root_path") else self.path} or self._is_sse(scope):
             return None
         return Fail(Reason.PATH, f"There is no MCP endpoint at this path; it is at {self.path}.")
 
+    def _is_sse(self, scope: Scope) -> bool:
+        return self._sse_path is not None and (inner_path(scope) + "/").startswith(self._sse_path + "/")
+
+    def _too_large(self) -> Fail:
+        return Fail(Reason.BODY_TOO_LARGE, f"The body has more than {self.rules.max_body} bytes (max_body).")
+
     async def _refuse(self, send: Send, fail: Fail, extra: _Headers) -> None:
         status, answer = render_fail(None, fail)
-        await _send_answer(send, status, answer, extra)
+        await send_answer(send, status, answer, extra)
+
+
+def inner_path(scope: Scope) -> str:
+    """The path of a request as seen from where the application is mounted: some servers and routers leave the mount point in `path`."""
+    path: str = scope["path"]
+    root = scope.get("root_path", "")
+    return path[len(root) :] if root and path.startswith(root) else path
 
 
 def _closing(scope: Scope) -> _Headers:
@@ -253,11 +324,3 @@ async def _refuse_unread(scope: Scope, receive: Receive, send: Send, fail: Fail,
                 left -= len(received.get("body", b""))
                 more = received["type"] == "http.request" and received.get("more_body", False)
     await send({"type": "http.response.body", "body": b""})
-
-
-async def _send_answer(send: Send, status: int, body: bytes, extra: _Headers) -> None:
-    headers: _Headers = [*extra, (b"content-length", b"%d" % len(body))]
-    if body:
-        headers.append((b"content-type", b"application/json"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -3,22 +3,139 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 from callboard.core.era import Era, Headers, Request
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Outcome
-from callboard.errors import Fail, Reason
+from callboard.errors import Fail, Reason, ToolError
 from callboard.server.app import Server
-from callboard.server.context import Context, ListenLimits, Mount
+from callboard.server.component import sole_error
+from callboard.server.context import Caller, Context, ListenLimits, Mount
+from callboard.server.middleware import Service
 from callboard.server.workers import Workers
-from callboard.wire.jsonrpc import RawRequest
+from callboard.transport.stream import Pulse, Receive, Scope, Send
+from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, RawResponse, RequestId
 
-__all__ = ["Endpoint"]
+__all__ = ["Endpoint", "HttpCall", "Older", "PipeSession"]
 
 _log = logging.getLogger("callboard")
+
+
+class HttpCall:
+    """One HTTP request that no era of its own claimed, with all that it takes to answer it.
+
+    Attributes:
+        mount: What the endpoint's `open` returned, on this event loop.
+        scope: ASGI scope.
+        receive: ASGI receive.
+        send: ASGI send.
+        pulse: Keep-alive of the app.
+        headers: Its headers by lower-case name.
+        extra: Headers for every answer.
+        principal: Who asks.
+        message: The body of a POST; None for other methods.
+        streams: Whether the client takes an event stream.
+        streams_only: Whether it takes nothing else.
+    """
+
+    __slots__ = ("extra", "headers", "message", "mount", "principal", "pulse", "receive", "scope", "send", "streams", "streams_only")
+
+    def __init__(
+        self,
+        mount: Mount,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        pulse: Pulse,
+        headers: dict[bytes, bytes],
+        extra: list[tuple[bytes, bytes]],
+        principal: str | None,
+        message: Message | None,
+        *,
+        streams: bool,
+        streams_only: bool,
+    ) -> None:
+        self.mount = mount
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.pulse = pulse
+        self.headers = headers
+        self.extra = extra
+        self.principal = principal
+        self.message = message
+        self.streams = streams
+        self.streams_only = streams_only
+
+
+class PipeSession(Protocol):
+    """The session of a client of an older protocol, on a stream of lines."""
+
+    def start(self, message: RawRequest, exchange: Exchange) -> None:
+        """Serve a request; its exchange is woken when it is over."""
+        ...
+
+    def notice(self, message: RawNotification) -> None:
+        """Take a notification."""
+        ...
+
+    def respond(self, message: RawResponse) -> None:
+        """Take the answer to a request of ours."""
+        ...
+
+    def refuse(self, request_id: RequestId | None, fail: Fail) -> bytes:
+        """Encode an error in the words of its protocol."""
+        ...
+
+    def give_up(self, request_id: RequestId, fail: Fail | None) -> None:
+        """Stop a request; with an error where there is one, else without an answer."""
+        ...
+
+    def take_batch(self, batch: Batch) -> None:
+        """Serve several messages in one line; what answers them is said when all is done."""
+        ...
+
+    async def close(self) -> None:
+        """The client is gone."""
+        ...
+
+
+class Older(Protocol):
+    """What serves clients of protocols older than the current one."""
+
+    def methods(self) -> bytes:
+        """HTTP methods that it takes, as `Allow` lists them."""
+        ...
+
+    async def serve(self, call: HttpCall) -> None:
+        """Answer one HTTP request."""
+        ...
+
+    async def connect(self, mount: Mount, message: RawRequest, say: Callable[[list[bytes]], None], channel: Exchange) -> PipeSession | None:
+        """Open the session of a pipe with its `initialize`, and answer that.
+
+        Args:
+            mount: What the endpoint's `open` returned.
+            message: The `initialize`.
+            say: Takes encoded messages to write.
+            channel: Takes what the server says of its own accord.
+
+        Returns:
+            The session; None when it was refused.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Close streams that would not end by themselves, and open no session any more."""
+        ...
+
+    async def close(self) -> None:
+        """End every session."""
+        ...
 
 
 class Endpoint:
@@ -26,9 +143,12 @@ class Endpoint:
 
     Args:
         server: The server.
-        eras: Protocol eras it speaks; the first that claims a message answers it.
-        versions: Protocol versions these eras serve, the preferred one first.
-        options: Bound options: a mapping that functions see as `ctx.options`.
+        era: The current protocol.
+        versions: Protocol versions that are served, the preferred one first.
+        options: Bound options: what functions see as `ctx.options`.
+        options_factory: Makes them, for each session, or request where there are no sessions; None where `options` are everybody's.
+        instructions: Advice for the model in place of the server's.
+        older: What serves clients of older protocols; None where only the current one is served.
         listen_limits: Caps of `subscriptions/listen`; None where the transport can't deliver notifications of change.
         logs: Whether it can deliver log messages.
     """
@@ -36,17 +156,23 @@ class Endpoint:
     def __init__(
         self,
         server: Server,
-        eras: Sequence[Era],
+        era: Era,
         *,
         versions: tuple[str, ...],
         options: Any = None,
+        options_factory: Callable[[Caller], Any] | None = None,
+        instructions: str | None = None,
+        older: Older | None = None,
         listen_limits: ListenLimits | None = ListenLimits(),
         logs: bool = True,
     ) -> None:
         self.server = server
-        self.eras = tuple(eras)
+        self.era = era
         self._versions = versions
         self._options = options
+        self._options_factory = options_factory
+        self._instructions = instructions
+        self.older = older
         self._listen_limits = listen_limits
         self._logs = logs
         self._service = server.service
@@ -73,6 +199,8 @@ class Endpoint:
             values=values,
             versions=self._versions,
             options=self._options,
+            options_factory=self._options_factory,
+            instructions=self._instructions,
             listen_limits=self._listen_limits,
             logs=self._logs,
         )
@@ -83,12 +211,16 @@ class Endpoint:
         if self.mount is not None:
             self.mount.draining = True
             self.server.hub.close(self.mount.workers)
+            if self.older is not None:
+                self.older.drain()
 
     async def close(self) -> None:
-        """End listen streams in good order and leave the lifespan."""
+        """End listen streams and sessions in good order, and leave the lifespan."""
         self.drain()
         mount, self.mount = self.mount, None
         if mount is not None:
+            if self.older is not None:
+                await self.older.close()
             mount.workers.close()
             await self.server.lifespan.leave()
 
@@ -102,6 +234,7 @@ class Endpoint:
         headers: Headers | None = None,
         principal: str | None = None,
         scope_state: Any = None,
+        service: Service | None = None,
     ) -> None:
         """Serve one request and finish its exchange, whatever happens.
 
@@ -113,21 +246,67 @@ class Endpoint:
             exchange.finish(*era.render(message.id, request, None))
             return
         context = Context(mount, request, exchange, principal, scope_state)
+        if mount.options_factory is not None:
+            bound = await self.bind(mount, Caller(context.headers, principal, scope_state))
+            if isinstance(bound, Fail):
+                exchange.finish(*era.render(request.id, bound, None))
+                return
+            context.options = bound
+        exchange.finish(*await self.serve(context, era, service))
+
+    async def serve(self, context: Context, era: Era, service: Service | None = None) -> tuple[int, bytes]:
+        """Run one request.
+
+        Args:
+            context: What its functions see.
+            era: What renders the outcome.
+            service: What serves it; the server's own by default.
+
+        Returns:
+            HTTP status and encoded answer, whatever happens.
+
+        Raises:
+            asyncio.CancelledError: This task was cancelled.
+        """
+        request, exchange = context.request, context.exchange
         outcome: Outcome
         try:
-            outcome = await self._service(request, context)
-            status, answer = era.render(request.id, outcome, request.row)
+            outcome = await (service or self._service)(request, context)
+            status, answer = era.render(request.id, outcome, request)
         except BaseException as error:
-            fail = self._judge(mount, request, exchange, error)
+            fail = self._judge(context, error)
             if fail is None:
                 raise
             status, answer = self._render_crash(era, request.id, fail)
         if exchange.dropped:
             context.report_dropped()
-        exchange.finish(status, answer)
+        return status, answer
 
-    def _judge(self, mount: Mount, request: Request, exchange: Exchange, error: BaseException) -> Fail | None:
+    async def bind(self, mount: Mount, caller: Caller) -> Mapping[str, Any] | Fail | None:
+        """The options for one session, or for one request where there are no sessions.
+
+        Returns:
+            The mapping; a `Fail` without detail when the factory has none (the log says why).
+        """
+        factory, options = mount.options_factory, mount.options
+        if factory is None:
+            return cast("Mapping[str, Any] | None", options)
+        try:
+            options = factory(caller)
+            if inspect.isawaitable(options):
+                options = await options
+        except (Exception, SystemExit):  # noqa: BLE001 - user code; the client learns nothing of it
+            _log.exception("options= raised.")
+            return Fail(Reason.OPTIONS)
+        if isinstance(options, Mapping):
+            return cast("Mapping[str, Any]", options)
+        _log.error("options= gave %s: it must give a mapping.", type(options).__name__)
+        return Fail(Reason.OPTIONS)
+
+    def _judge(self, context: Context, error: BaseException) -> Fail | None:
         """What to answer when a call ended with an exception; None where it must go on its way, because it is not the call's own."""
+        if not isinstance(sole_error(error), Fail | ToolError):
+            context.crashed = True
         try:
             task = asyncio.current_task()
         except RuntimeError:
@@ -135,11 +314,11 @@ class Endpoint:
         if task is None or isinstance(error, KeyboardInterrupt):
             return None  # the coroutine is being closed, or the process is
         if isinstance(error, asyncio.CancelledError) and task.cancelling():
-            if not mount.draining or not exchange.open:
+            if not context.mount.draining or not context.exchange.open:
                 return None
             task.uncancel()  # the server ends: who still waits learns why
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
-        return self.server.crash(_place(request), error)
+        return self.server.crash(_place(context.request), error)
 
     def _render_crash(self, era: Era, request_id: int | str, fail: Fail) -> tuple[int, bytes]:
         try:

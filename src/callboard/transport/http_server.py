@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import inspect
 import logging
 import socket
 from collections.abc import Iterable
@@ -101,6 +102,40 @@ def refuse_head(transport: asyncio.Transport, limit: int) -> None:
         transport.close()
 
 
+# What `answer_whole` uses of uvicorn's cycle; all of it is set by the cycle's constructor.
+_CYCLE = {"access_log", "default_headers", "flow", "keep_alive", "message_event", "on_response", "transport"}
+
+
+def make_cycle() -> type[Any] | None:
+    """A request-response cycle of uvicorn with a way to answer in one step, which takes a tenth off a call.
+
+    Returns:
+        The class; None where the parser is another one, or this uvicorn is not made as those that it was tested with: then answers go the
+        ordinary way.
+    """
+    try:
+        from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+    except ImportError:
+        return None
+    if not inspect.signature(RequestResponseCycle).parameters.keys() >= _CYCLE:
+        return None
+
+    class Cycle(RequestResponseCycle):
+        def answer_whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+            """Write a whole answer; False where only `send` will do."""
+            if self.response_started or self.disconnected or not self.keep_alive or self.flow.write_paused or self.access_log:
+                return False
+            self.response_started = self.response_complete = True
+            self.waiting_for_100_continue = False
+            lines = [b"%b: %b\r\n" % header for header in (*self.default_headers, *headers)]
+            self.transport.write(b"".join((STATUS_LINE[status], *lines, b"\r\n", b"" if self.scope["method"] == "HEAD" else body)))
+            self.message_event.set()
+            self.on_response()
+            return True
+
+    return Cycle
+
+
 def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
     """Serve an application until SIGINT or SIGTERM.
 
@@ -116,6 +151,7 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
     from uvicorn.protocols.http import auto
 
     parser: Any = auto.AutoHTTPProtocol
+    cycle = make_cycle()
 
     class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
         unread_head = 0
@@ -128,6 +164,8 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             # uvicorn adds trailers to the very list that the application gets: one that says Mcp-Name must not pass for a header (HH-06).
             if self.cycle is not None and self.cycle.scope is self.scope:
                 self.scope["headers"] = self.headers[:]
+                if cycle is not None and type(self.cycle) is cycle.__base__:
+                    self.cycle.__class__ = cycle
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)

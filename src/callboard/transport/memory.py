@@ -83,6 +83,7 @@ class MemoryConnection:
         self._changed.set()
         self._room.set()
         await self._pipe.drain(0)
+        await self._pipe.hang_up()
         try:
             await self._endpoint.close()
         finally:

@@ -7,7 +7,9 @@ Rules:
     3. A cancelled request is never answered (CN-04), a finished one can't be cancelled (CN-06): each id has at most one terminal message.
     4. A listen stream that the server ends gets its closing result (SB-09), then `notifications/cancelled` (CN-03). In this order: the
        official clients take whichever comes first for the end, and only the result for a graceful one.
-    5. One write at a time. What is said in one turn of the loop leaves in one write; while the client does not read, notes wait in their
+    5. The first request fixes the protocol: one with an envelope of its own means the current one, `initialize` an older one and its
+       session. `server/discover` fixes nothing: it is how clients find out (VN-13), and some give up waiting for its answer.
+    6. One write at a time. What is said in one turn of the loop leaves in one write; while the client does not read, notes wait in their
        exchanges, which coalesce and bound them, and answers wait here. Past `MAX_BACKLOG` of those nothing more should be read.
 """
 
@@ -20,13 +22,23 @@ from functools import partial
 
 import msgspec
 
-from callboard.core.era import Era, classify
+from callboard.core.era import Era
 from callboard.core.exchange import HARD_CAP, Exchange
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
 from callboard.server.context import Mount
-from callboard.transport.endpoint import Endpoint
-from callboard.wire.jsonrpc import Malformed, RawNotification, RawRequest, RawResponse, RequestId, decode, encode_notification
+from callboard.transport.endpoint import Endpoint, PipeSession
+from callboard.wire.jsonrpc import (
+    Batch,
+    Malformed,
+    Message,
+    RawNotification,
+    RawRequest,
+    RawResponse,
+    RequestId,
+    decode,
+    encode_notification,
+)
 
 __all__ = ["MAX_BACKLOG", "MAX_CALLS", "MAX_LINE", "Lines", "Pipe", "WriteLines"]
 
@@ -95,15 +107,15 @@ class Lines:
 
 
 class _Call:
-    """One request in flight."""
+    """One request in flight; without an era it is the session's."""
 
     __slots__ = ("era", "exchange", "listens", "task")
 
-    def __init__(self, era: Era, exchange: Exchange, *, listens: bool) -> None:
+    def __init__(self, era: Era | None, exchange: Exchange, *, listens: bool = False) -> None:
         self.era = era
         self.exchange = exchange
         self.listens = listens
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Future[None] | None = None
 
 
 class Pipe:
@@ -123,7 +135,14 @@ class Pipe:
         self._max_line = max_line
         self._loop = asyncio.get_running_loop()
         self._calls: dict[RequestId, _Call] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._fixed = False
+        self._session: PipeSession | None = None
+        # What came while the session was being opened.
+        self._held: list[Message] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        # What the server says in the session of its own accord.
+        self._channel = Exchange(self._wake_channel)
         self._noisy: dict[RequestId, None] = {}
         self._said: list[bytes] = []
         self._backlog = 0
@@ -148,17 +167,74 @@ class Pipe:
         if not line or line.isspace():
             return
         message = decode(line)
+        if self._held is None:
+            self._take(message)
+        else:
+            self._held.append(message)
+
+    def _take(self, message: Message) -> None:
         if isinstance(message, RawRequest):
-            self._start(message)
+            self._route(message)
         elif isinstance(message, RawNotification):
             self._notice(message)
         elif isinstance(message, Malformed):
             if message.answerable:
                 self._refuse(message.id, message.fail)
+        elif self._session is not None:
+            if isinstance(message, Batch):
+                self._session.take_batch(message)
+            else:
+                self._session.respond(message)
         elif isinstance(message, RawResponse):
             _log.debug("Ignored a response of the client: this server asks nothing (JR-06).")
         else:
             self._refuse(None, Fail(Reason.INVALID_REQUEST, "A line must be one message: there are no batches."))
+
+    def _route(self, message: RawRequest) -> None:
+        """Find out who serves a request: rule 5."""
+        claimed = self._endpoint.era.claims(message, None)
+        if self._session is not None:
+            if not claimed:
+                self._start_older(message, self._session)
+            elif message.method == "server/discover":
+                self._start(message)
+            else:
+                text = "This connection speaks the protocol of its initialize: send requests without an envelope of their own in _meta."
+                self._refuse(message.id, Fail(Reason.INVALID_REQUEST, text))
+        elif message.method == "initialize" and not claimed and not self._fixed and self._endpoint.older is not None:
+            self._held = []
+            self._opening = self._loop.create_task(self._open(message))
+        else:
+            self._fixed = self._fixed or (claimed and message.method != "server/discover")
+            self._start(message)
+
+    async def _open(self, message: RawRequest) -> None:
+        assert self._endpoint.older is not None
+        try:
+            self._session = await self._endpoint.older.connect(self._mount, message, self._say, self._channel)
+        except BaseException:
+            self._refuse(message.id, Fail(Reason.INTERNAL))
+            raise
+        finally:
+            held, self._held, self._opening = self._held or [], None, None
+            for later in held:
+                self._take(later)
+
+    def _start_older(self, message: RawRequest, session: PipeSession) -> None:
+        """Serve a request in the session."""
+        if fail := self._check_room(message.id):
+            self._refuse(message.id, fail)
+            return
+        call = self._calls[message.id] = _Call(None, Exchange(partial(self._wake, message.id)))
+        call.task = self._loop.create_future()
+        session.start(message, call.exchange)
+
+    def _check_room(self, request_id: RequestId) -> Fail | None:
+        if request_id in self._calls:
+            return Fail(Reason.DUPLICATE_ID)
+        if len(self._calls) >= MAX_CALLS:
+            return Fail(Reason.OVERLOADED, f"There are {MAX_CALLS} requests in flight already: try again later.")
+        return None
 
     async def drain(self, grace: float) -> int:
         """Give running requests time to be answered, then cancel them. Listen streams go on.
@@ -179,8 +255,17 @@ class Pipe:
         await self._settle({self._writer}, until - self._loop.time())
         return len(late)
 
+    async def hang_up(self) -> None:
+        """The client is gone: its session, where it had one, ends with it."""
+        if self._opening is not None:
+            self._opening.cancel()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
     async def close(self) -> None:
         """End it within bounded time: what the endpoint ended may have its last words, the rest is cancelled."""
+        await self.hang_up()
         await self._settle({call.task for call in self._calls.values()})
         for request_id in list(self._calls):
             self._cancel(request_id)
@@ -189,28 +274,25 @@ class Pipe:
         if self._writer is not None:
             self._writer.cancel()
 
-    async def _settle(self, tasks: Iterable[asyncio.Task[None] | None], seconds: float = SETTLE) -> None:
+    async def _settle(self, tasks: Iterable[asyncio.Future[None] | None], seconds: float = SETTLE) -> None:
         running = {task for task in tasks if task is not None}
         if running and seconds > 0:
             await asyncio.wait(running, timeout=seconds)
 
     def _start(self, message: RawRequest) -> None:
         request_id = message.id
-        if request_id in self._calls:
-            self._refuse(request_id, Fail(Reason.DUPLICATE_ID))
+        if fail := self._check_room(request_id):
+            self._refuse(request_id, fail)
             return
-        if len(self._calls) >= MAX_CALLS:
-            self._refuse(request_id, Fail(Reason.OVERLOADED, f"There are {MAX_CALLS} requests in flight already: try again later."))
-            return
-        era = classify(self._endpoint.eras, message, None)
+        era = self._endpoint.era
         exchange = Exchange(partial(self._wake, request_id))
         call = self._calls[request_id] = _Call(era, exchange, listens=message.method == "subscriptions/listen")
-        call.task = self._loop.create_task(self._serve(message, call))
+        call.task = self._loop.create_task(self._serve(message, call, era))
 
-    async def _serve(self, message: RawRequest, call: _Call) -> None:
+    async def _serve(self, message: RawRequest, call: _Call, era: Era) -> None:
         request_id = message.id
         try:
-            await self._endpoint.answer(self._mount, call.era, message, call.exchange)
+            await self._endpoint.answer(self._mount, era, message, call.exchange)
         except BaseException:
             if self._calls.get(request_id) is call:  # not our doing, and nobody else would answer
                 self._give_up(request_id, Fail(Reason.INTERNAL))
@@ -227,6 +309,9 @@ class Pipe:
 
     def _notice(self, message: RawNotification) -> None:
         if message.method != _CANCELLED:
+            if self._session is not None:
+                self._session.notice(message)
+                return
             _log.debug("Ignored a notification: %.80r", message.method)
             return
         try:
@@ -239,9 +324,14 @@ class Pipe:
 
     def _cancel(self, request_id: RequestId) -> None:
         """Stop a request without an answer; nothing happens when it is not in flight."""
-        call = self._calls.pop(request_id, None)
+        call = self._calls.get(request_id)
         if call is None or call.task is None:
             return
+        if call.era is None:
+            assert self._session is not None
+            self._session.give_up(request_id, None)
+            return
+        del self._calls[request_id]
         self._noisy.pop(request_id, None)
         call.exchange.cancel()
         self._leaving.add(call.task)
@@ -251,6 +341,10 @@ class Pipe:
     def _give_up(self, request_id: RequestId, fail: Fail) -> None:
         """Stop a request with an error: nobody else would tell the client."""
         call = self._calls[request_id]
+        if call.era is None:
+            assert self._session is not None
+            self._session.give_up(request_id, fail)
+            return
         self._cancel(request_id)
         lines = [call.era.render(request_id, fail, None)[1]]
         if call.listens:
@@ -258,18 +352,41 @@ class Pipe:
         self._say(lines)
 
     def _refuse(self, request_id: RequestId | None, fail: Fail) -> None:
-        self._say([render_fail(request_id, fail)[1]])
+        self._say([render_fail(request_id, fail)[1] if self._session is None else self._session.refuse(request_id, fail)])
 
     def _wake(self, request_id: RequestId) -> None:
         """Something of this request waits to be written, or too much."""
         call = self._calls.get(request_id)
         if call is None:
             return
+        if call.era is None and not call.exchange.open:
+            self._end_older(request_id, call)
+            return
         if call.exchange.overflowed:
             self._give_up(request_id, Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread."))
             return
         self._noisy[request_id] = None
         self._schedule()
+
+    def _wake_channel(self) -> None:
+        if self._channel.overflowed:
+            _log.warning("More than %d bytes of notifications waited unread; they were dropped.", HARD_CAP)
+            self._channel.restart()
+        else:
+            self._schedule()
+
+    def _end_older(self, request_id: RequestId, call: _Call) -> None:
+        """A request of the session is over, with an answer or without."""
+        overflowed = call.exchange.overflowed
+        del self._calls[request_id]
+        self._noisy.pop(request_id, None)
+        if call.task is not None and not call.task.done():
+            call.task.set_result(None)
+        write = call.exchange.take()
+        if overflowed and self._session is not None:
+            self._session.give_up(request_id, Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread."))
+        elif write is not None:
+            self._say(write.notes)
 
     def _say(self, lines: list[bytes]) -> None:
         self._said += lines
@@ -295,6 +412,8 @@ class Pipe:
             write = self._calls[request_id].exchange.take()
             if write is not None:
                 lines += write.notes
+        if (write := self._channel.take()) is not None:
+            lines += write.notes
         if lines and (waiting := self._write(lines)) is not None:
             self._writer = self._loop.create_task(self._wait(waiting))
         drained, self._drained = self._drained, []

@@ -88,11 +88,13 @@ async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line:
     sink = open_sink(sink_fd, stop.set)
     pipe = Pipe(endpoint, mount, sink.write, max_line=max_line)
     lines = Lines(max_line)
+    over: list[bool] = []  # the input has ended: the client is gone
 
     def take(data: bytes) -> None:
         for line in lines.feed(data) if data else (lines.end(),):
             pipe.feed(line)
         if not data:
+            over.append(True)
             stop.set()
         elif pipe.congested:
             source.pause()
@@ -109,6 +111,8 @@ async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line:
     finally:
         source.pause()
         await pipe.drain(0)
+        if over or not sink.open:
+            await pipe.hang_up()
         try:
             async with asyncio.timeout(TEARDOWN):
                 await endpoint.close()

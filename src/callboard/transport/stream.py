@@ -7,6 +7,7 @@ writes head and body. The first suspension starts a timer, and only a call that 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from contextlib import suppress
 from functools import partial
@@ -16,22 +17,24 @@ from typing import Any, TypeAlias
 from callboard.core.exchange import Exchange, State, Write
 from callboard.core.sse import comment
 
-__all__ = ["Pulse", "Receive", "Scope", "Send", "Stream"]
+__all__ = ["WATCH_AFTER", "Outlet", "Pulse", "Receive", "Scope", "Send", "Stream", "nobody", "send_answer"]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_log = logging.getLogger("callboard")
 # Seconds that a suspended call is left alone before somebody watches for its client to go away.
 WATCH_AFTER = 0.05
 _JSON_TYPE = (b"content-type", b"application/json")
+_RETRY_LATER = (b"retry-after", b"1")
 # X-Accel-Buffering: HM-12.
 _SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 _COMMENT = comment()
 _DONE = State.DONE
 
 
-def _nobody() -> None:
+def nobody() -> None:
     """Nothing is left to wake."""
 
 
@@ -44,11 +47,11 @@ class Pulse:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
-        self._streams: dict[Stream, None] = {}
+        self._streams: dict[Outlet, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def join(self, stream: Stream) -> None:
+    def join(self, stream: Outlet) -> None:
         """Keep a stream alive from now on."""
         if self._seconds is None:
             return
@@ -57,7 +60,7 @@ class Pulse:
             self._loop = stream.loop
             self._timer = stream.loop.call_later(self._seconds / 2, self._beat, stream.loop)
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: Outlet) -> None:
         """Forget a stream."""
         self._streams.pop(stream, None)
 
@@ -74,10 +77,11 @@ class Pulse:
             self._loop = self._timer = None
 
 
-class Stream:
-    """Writes one exchange.
+class Outlet:
+    """Writes one exchange into one HTTP response, and watches for the client going away.
 
     Args:
+        exchange: What is written; its `wake` is this outlet's from now on.
         loop: The running event loop.
         receive: ASGI receive.
         send: ASGI send.
@@ -85,21 +89,131 @@ class Stream:
         headers: Headers for every head, beside the content type.
     """
 
-    __slots__ = (
-        "_gone",
-        "_headers",
-        "_pulse",
-        "_quiet",
-        "_receive",
-        "_scheduled",
-        "_send",
-        "_task",
-        "_timer",
-        "_watcher",
-        "_writer",
-        "exchange",
-        "loop",
-    )
+    __slots__ = ("_gone", "_headers", "_pulse", "_quiet", "_receive", "_scheduled", "_send", "_watcher", "_writer", "exchange", "loop")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        loop: asyncio.AbstractEventLoop,
+        receive: Receive,
+        send: Send,
+        pulse: Pulse,
+        headers: list[tuple[bytes, bytes]],
+    ) -> None:
+        self.loop = loop
+        self.exchange = exchange
+        exchange.wake = self._wake
+        self._receive = receive
+        self._send = send
+        self._pulse = pulse
+        self._headers = headers
+        self._gone = False
+        self._quiet = False
+        self._scheduled = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    def beat(self) -> None:
+        """Break a long silence."""
+        if self._quiet and self._writer is None and self.exchange.open:
+            self._writer = self.loop.create_task(self._write_waiting(_COMMENT))
+        self._quiet = True
+
+    def frame(self, notes: list[bytes], *, first: bool) -> bytes:  # noqa: ARG002 - of interest to those who prime a stream
+        """Make messages a part of the event stream.
+
+        Args:
+            notes: Encoded JSON-RPC messages.
+            first: Whether the stream begins with them.
+        """
+        return b"data: " + b"\n\ndata: ".join(notes) + b"\n\n" if notes else b""
+
+    def leave(self) -> None:
+        """The client is gone."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        if self.exchange.overflowed:
+            self._give_up()
+        elif self._writer is None and not self._scheduled:
+            # What is emitted in one turn of the loop leaves in one send.
+            self._scheduled = True
+            self.loop.call_soon(self._start_writer)
+
+    def _start_writer(self) -> None:
+        self._scheduled = False
+        if self._writer is None and self.exchange.open:
+            self._writer = self.loop.create_task(self._write_waiting())
+
+    async def _write_waiting(self, first: bytes = b"") -> None:
+        try:
+            if first:
+                await self._send({"type": "http.response.body", "body": first, "more_body": True})
+            while not self._gone and self.exchange.open and (write := self.exchange.take()) is not None:
+                await self._write(write)
+        except Exception:  # noqa: BLE001 - servers raise what they like where the client is gone
+            _log.debug("A stream can't be written any more.", exc_info=True)
+            self._give_up()
+        finally:
+            self._writer = None
+
+    async def _write(self, write: Write) -> None:
+        notes, status = write.notes, write.status
+        if status and not write.streaming:
+            await send_answer(self._send, status, notes[0] if notes else b"", self._headers)
+            return
+        body = self.frame(notes, first=status != 0)
+        if status:
+            if not write.last:
+                self._pulse.join(self)
+                self._watch()  # a stream is watched from its first byte on: a listener that dies gives its place back at once
+            headers = [*self._headers, *_SSE_HEADERS]
+            if write.last:
+                await send_whole(self._send, status, [*headers, (b"content-length", b"%d" % len(body))], body)
+                return
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        self._quiet = False
+        await self._send({"type": "http.response.body", "body": body, "more_body": not write.last})
+
+    def _watch(self) -> None:
+        if self._watcher is None:
+            self._watcher = self.loop.create_task(self._watch_client())
+
+    async def _watch_client(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        if self._writer is not None and self._writer is not asyncio.current_task():
+            self._writer.cancel()
+        self.leave()
+
+    def _unwatch(self) -> None:
+        if self._watcher is None:
+            return  # nor is the pulse kept: a stream is watched from its first byte on
+        self._watcher.cancel()
+        self._pulse.leave(self)
+        self._watcher = None  # a cancelled watcher holds this object by its traceback
+
+
+class Stream(Outlet):
+    """Writes one exchange of the current protocol, in whose task the call runs: without its client there is no call.
+
+    Args:
+        loop: The running event loop.
+        receive: ASGI receive.
+        send: ASGI send.
+        pulse: Keep-alive of the app.
+        headers: Headers for every head, beside the content type.
+        streams: Whether the client takes an event stream.
+        streams_only: Whether it takes nothing else.
+    """
+
+    __slots__ = ("_task", "_timer")
 
     def __init__(
         self,
@@ -112,19 +226,10 @@ class Stream:
         streams: bool,
         streams_only: bool,
     ) -> None:
-        self.loop = loop
-        self.exchange = Exchange(self._wake, streams=streams, streams_only=streams_only)
-        self._receive = receive
-        self._send = send
-        self._pulse = pulse
-        self._headers = headers
-        self._gone = False
-        self._quiet = False
-        self._scheduled = False
+        exchange = Exchange(nobody, streams=streams, streams_only=streams_only)
+        Outlet.__init__(self, exchange, loop, receive, send, pulse, headers)
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._writer: asyncio.Task[None] | None = None
 
     async def run(self, answer: Coroutine[Any, Any, None]) -> None:
         """Run what finishes the exchange in this task, and write all that comes of it.
@@ -157,80 +262,15 @@ class Stream:
         finally:
             self._end()
 
-    def beat(self) -> None:
-        """Break a long silence."""
-        if self._quiet and self._writer is None and self.exchange.open:
-            self._writer = self.loop.create_task(self._write_waiting(_COMMENT))
-        self._quiet = True
-
-    def _wake(self) -> None:
-        if self.exchange.overflowed:
-            self._give_up()
-        elif self._writer is None and not self._scheduled:
-            # What is emitted in one turn of the loop leaves in one send.
-            self._scheduled = True
-            self.loop.call_soon(self._start_writer)
-
-    def _start_writer(self) -> None:
-        self._scheduled = False
-        if self._writer is None and self.exchange.open:
-            self._writer = self.loop.create_task(self._write_waiting())
-
-    async def _write_waiting(self, first: bytes = b"") -> None:
-        try:
-            if first:
-                await self._send({"type": "http.response.body", "body": first, "more_body": True})
-            while self.exchange.open and (write := self.exchange.take()) is not None:
-                await self._write(write)
-        except OSError:
-            self._give_up()
-        finally:
-            self._writer = None
-
-    async def _write(self, write: Write) -> None:
-        notes, status = write.notes, write.status
-        if status and not write.streaming:
-            body = notes[0] if notes else b""
-            headers = [*self._headers, (b"content-length", b"%d" % len(body))]
-            if body:
-                headers.append(_JSON_TYPE)
-            if status == 503:
-                headers.append((b"retry-after", b"1"))
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
-            await self._send({"type": "http.response.body", "body": body})
-            return
-        if status:
-            if not write.last:
-                self._pulse.join(self)
-                self._watch()  # a stream is watched from its first byte on: a listener that dies gives its place back at once
-            await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *_SSE_HEADERS]})
-        self._quiet = False
-        body = b"data: " + b"\n\ndata: ".join(notes) + b"\n\n" if notes else b""
-        await self._send({"type": "http.response.body", "body": body, "more_body": not write.last})
+    def leave(self) -> None:
+        """The client is gone: its request is cancelled (HM-15)."""
+        self.exchange.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     def _suspended(self) -> None:
         self._task = asyncio.current_task()
         self._timer = self.loop.call_later(WATCH_AFTER, self._watch)
-
-    def _watch(self) -> None:
-        if self._watcher is None:
-            self._watcher = self.loop.create_task(self._watch_client())
-
-    async def _watch_client(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._give_up()
-
-    def _give_up(self) -> None:
-        """The client is gone: its request is cancelled (HM-15)."""
-        if self._gone:
-            return
-        self._gone = True
-        self.exchange.cancel()
-        if self._writer is not None and self._writer is not asyncio.current_task():
-            self._writer.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
     def _given_up(self) -> bool:
         """Whether the client is gone; then this task's cancellation was ours, and is over."""
@@ -247,16 +287,46 @@ class Stream:
 
     def _end(self) -> None:
         exchange = self.exchange
-        exchange.wake = _nobody  # else the two would hold each other, and the request, until the garbage collector comes
+        exchange.wake = nobody  # else the two would hold each other, and the request, until the garbage collector comes
         if self._timer is None and exchange.state is _DONE:
             return  # it never waited, so nothing was started
         exchange.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-        self._pulse.leave(self)
-        self._timer = self._watcher = self._task = None  # a cancelled watcher holds this object by its traceback
+        self._unwatch()
+        self._timer = self._task = None
+
+
+async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
+    """Send a whole response at once.
+
+    Args:
+        send: ASGI send.
+        status: HTTP status.
+        body: Encoded JSON; empty for none.
+        extra: Headers beside the content's own.
+    """
+    headers = [*extra, (b"content-length", b"%d" % len(body))]
+    if body:
+        headers.append(_JSON_TYPE)
+    if status == 503:
+        headers.append(_RETRY_LATER)
+    await send_whole(send, status, headers, body)
+
+
+async def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send head and body, in one step where the HTTP server can and nobody between it and us listens (`http_server.make_cycle`).
+
+    Args:
+        send: ASGI send.
+        status: HTTP status.
+        headers: All headers, `content-length` among them.
+        body: The whole body.
+    """
+    answer = getattr(getattr(send, "__self__", None), "answer_whole", None)
+    if answer is None or not answer(status, headers, body):
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 @coroutine

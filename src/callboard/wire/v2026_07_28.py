@@ -134,7 +134,7 @@ class CallToolRequest(Struct, kw_only=True, rename=NAMES, tag_field="method", ta
 class CallToolRequestParams(Struct, kw_only=True, rename=NAMES):
     """`CallToolRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     name: str
     arguments: Raw | UnsetType = UNSET
     input_responses: InputResponses | UnsetType = UNSET
@@ -195,7 +195,7 @@ class CompleteRequest(Struct, kw_only=True, rename=NAMES, tag_field="method", ta
 class CompleteRequestParams(Struct, kw_only=True, rename=NAMES):
     """`CompleteRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     argument: CompletionArgument
     ref: PromptReference | ResourceTemplateReference
     context: CompletionContext | UnsetType = UNSET
@@ -375,7 +375,7 @@ class GetPromptRequest(Struct, kw_only=True, rename=NAMES, tag_field="method", t
 class GetPromptRequestParams(Struct, kw_only=True, rename=NAMES):
     """`GetPromptRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     name: str
     arguments: dict[str, str] | UnsetType = UNSET
     input_responses: InputResponses | UnsetType = UNSET
@@ -462,7 +462,7 @@ class InputRequiredResult(Struct, kw_only=True, rename=NAMES):
 class InputResponseRequestParams(Struct, kw_only=True, rename=NAMES):
     """`InputResponseRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     input_responses: InputResponses | UnsetType = UNSET
     request_state: str | UnsetType = UNSET
 
@@ -763,7 +763,7 @@ class PaginatedRequest(Struct, kw_only=True, rename=NAMES):
 class PaginatedRequestParams(Struct, kw_only=True, rename=NAMES):
     """`PaginatedRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     cursor: str | UnsetType = UNSET
 
 
@@ -858,7 +858,7 @@ class ReadResourceRequest(Struct, kw_only=True, rename=NAMES, tag_field="method"
 class ReadResourceRequestParams(Struct, kw_only=True, rename=NAMES):
     """`ReadResourceRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     uri: str
     input_responses: InputResponses | UnsetType = UNSET
     request_state: str | UnsetType = UNSET
@@ -902,7 +902,7 @@ class RequestMetaObject(Struct, kw_only=True, rename=NAMES):
 class RequestParams(Struct, kw_only=True, rename=NAMES):
     """`RequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
 
 
 class Resource(Struct, kw_only=True, rename=NAMES):
@@ -953,7 +953,7 @@ class ResourceListChangedNotification(Struct, kw_only=True, rename=NAMES, tag_fi
 class ResourceRequestParams(Struct, kw_only=True, rename=NAMES):
     """`ResourceRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     uri: str
 
 
@@ -1092,7 +1092,7 @@ class SubscriptionsListenRequest(Struct, kw_only=True, rename=NAMES, tag_field="
 class SubscriptionsListenRequestParams(Struct, kw_only=True, rename=NAMES):
     """`SubscriptionsListenRequestParams` of the schema."""
 
-    meta: Raw
+    meta: Raw | UnsetType = UNSET
     notifications: SubscriptionFilter
 
 

@@ -3,6 +3,7 @@
 //     node client.mjs FOLDER http URL              everything
 //     node client.mjs FOLDER stdio COMMAND ...     everything
 //     node client.mjs FOLDER farewell URL          how a listen stream ends that the server closes
+//     node client.mjs FOLDER outdated URL          what a client of 2025 is told where only the current protocol is spoken
 //
 // FOLDER holds node_modules/@modelcontextprotocol/client. client.py does the same with the official Python client;
 // test_real_clients.py holds both to the same facts.
@@ -170,8 +171,15 @@ async function everything() {
         await log(client, { 'io.modelcontextprotocol/logLevel': 'info' });
         say('logs', { lines });
     });
-    say('legacy', await refusal(within('legacy', connected('legacy', () => {}))));
+    await connected('legacy', async client => {
+        const result = await client.callTool({ name: 'add', arguments: { a: 2, b: 2 } });
+        say('legacy', { version: client.getNegotiatedProtocolVersion(), result });
+    });
 }
 
-await (kind === 'farewell' ? connected('auto', client => within('farewell', farewell(client))) : everything());
+const runs = {
+    farewell: () => connected('auto', client => within('farewell', farewell(client))),
+    outdated: async () => say('outdated', await refusal(within('outdated', connected('legacy', () => {})))),
+};
+await (runs[kind] ?? everything)();
 say('end');

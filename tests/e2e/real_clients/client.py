@@ -3,6 +3,7 @@
     python client.py http URL               everything
     python client.py stdio COMMAND ...      everything
     python client.py farewell URL           how a listen stream ends that the server closes
+    python client.py outdated URL           what a client of 2025 is told where only the current protocol is spoken
 
 It runs in an environment of its own that holds PyPI's `mcp` and nothing of ours. client.mjs does the same with the official npm client;
 test_real_clients.py holds both to the same facts.
@@ -168,12 +169,18 @@ async def farewell() -> None:
 
 
 async def legacy() -> None:
+    with anyio.fail_after(PATIENCE):
+        async with mcp.Client(target(), mode="legacy") as client:
+            say("legacy", version=client.protocol_version, result=plain(await client.call_tool("add", {"a": 2, "b": 2})))
+
+
+async def outdated() -> None:
     async def connect() -> None:
         async with mcp.Client(target(), mode="legacy"):
             pass
 
     with anyio.fail_after(PATIENCE):
-        say("legacy", **await refusal(connect()))
+        say("outdated", **await refusal(connect()))
 
 
 async def everything() -> None:
@@ -200,7 +207,7 @@ async def everything() -> None:
 
 
 async def main() -> None:
-    await (farewell() if sys.argv[1] == "farewell" else everything())
+    await {"farewell": farewell, "outdated": outdated}.get(sys.argv[1], everything)()
     say("end")
 
 

@@ -1,7 +1,9 @@
 """The server that official clients and other people's ASGI servers are tried against.
 
-`app` is for ASGI servers, `fleeting` the same with listen streams that soon end; `python server.py stdio` serves stdio. What must be seen to happen is told by tools, so that no test waits
-a fixed time: `hold` reports progress when it runs and `released` answers when `hold` was cancelled.
+`app` is for ASGI servers, `fleeting` the same with listen streams that soon end, `modern` for the current protocol alone, `june` and
+`march` for nothing but a protocol of 2025, `sse` for HTTP+SSE too, `mounted` the same under `/tools`; `python server.py stdio` serves
+stdio. What must be seen to happen is told by tools, so that no test waits a fixed time: `hold` reports progress when it runs and
+`released` answers when `hold` was cancelled; `departed` answers when a session has ended.
 """
 
 import asyncio
@@ -9,16 +11,44 @@ import sys
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from callboard import Context, NotFound, Server, ToolError, asgi, run, types
 
 PATIENCE = 10.0  # seconds that a tool waits for what another call must bring about
 BEAT = 0.02  # seconds after a note: the npm client drops notes that arrive in one piece with the result
 
-server = Server("stage", version="1.2.3", title="Stage", instructions="Ask the prompter.", page_size=5)
-
 held: asyncio.Queue[str] = asyncio.Queue()
 cue: asyncio.Queue[str] = asyncio.Queue()
+departures: asyncio.Queue[dict[str, str | int]] = asyncio.Queue()
+
+
+class Tally(Struct):
+    """What a session remembers.
+
+    Attributes:
+        count: How often it called `tally`.
+    """
+
+    count: int = 0
+
+
+async def depart(reason: str, tally: Tally) -> None:
+    """Tells `departed` of a session that has ended."""
+    departures.put_nowait({"reason": reason, "count": tally.count})
+
+
+server = Server(
+    "stage",
+    version="1.2.3",
+    title="Stage",
+    instructions="Ask the prompter.",
+    page_size=5,
+    state=Tally,
+    channels=["everyone"],
+    terminate=depart,
+)
 
 
 class Sum(Struct):
@@ -120,6 +150,48 @@ async def prompt_actor(line: str) -> str:
 
 
 @server.tool
+async def tally(tally: Tally) -> int:
+    """Count the session's calls of this tool."""
+    count = tally.count
+    await asyncio.sleep(0)  # what another call writes meanwhile would be lost
+    tally.count = count + 1
+    return tally.count
+
+
+@server.tool
+async def interval(ctx: Context) -> str:
+    """Report progress, close the call's stream, report progress again and answer."""
+    ctx.progress(1, 2, "the curtain falls")
+    await asyncio.sleep(BEAT)
+    ctx.disconnect(retry=BEAT)
+    await asyncio.sleep(BEAT)
+    ctx.progress(2, 2, "the curtain rises")
+    await asyncio.sleep(2 * BEAT)
+    return "applause"
+
+
+@server.tool
+async def whisper(line: str, ctx: Context) -> str:
+    """Log a line to this session from outside of the call."""
+    if ctx.session_id is not None:
+        server.log(ctx.session_id, "info", line, logger="prompter")
+    return "whispered"
+
+
+@server.tool
+async def shout(line: str) -> str:
+    """Log a line to every session."""
+    server.broadcast("everyone", {"method": "notifications/message", "params": {"level": "notice", "data": line}})
+    return "shouted"
+
+
+@server.tool
+async def departed() -> dict[str, str | int]:
+    """Wait for a session to end; answers why it did and what it remembered."""
+    return await asyncio.wait_for(departures.get(), PATIENCE)
+
+
+@server.tool
 async def announce(name: str) -> str:
     """Add a tool, so that listeners hear that the list changed."""
 
@@ -180,6 +252,11 @@ async def roles(value: str) -> list[str]:
 
 app = asgi(server, max_listens=20)
 fleeting = asgi(server, listen_lifetime=0.2)
+modern = asgi(server, versions=["2026-07-28"])
+june = asgi(server, versions=["2025-06-18"])
+march = asgi(server, versions=["2025-03-26"])
+sse = asgi(server, sse_path="/sse")
+mounted = Starlette(routes=[Mount("/tools", app=asgi(server, sse_path="/sse"))])
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["stdio"]:

@@ -115,7 +115,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 async def test_everything_a_client_asks(client: Client) -> None:
     found = await client.discover()
-    assert found.supported_versions == ["2026-07-28"]
+    assert found.supported_versions == ["2026-07-28", "2025-11-25", "2025-06-18", "2025-03-26"]
     assert (found.meta or {})["io.modelcontextprotocol/serverInfo"]["name"] == "board"
     assert {tool.name for tool in await client.list_tools()} == {"echo", "count", "fail", "wait", "was_started", "was_cancelled", "publish"}
     assert [resource.uri for resource in await client.list_resources()] == ["note://one"]

@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from typing import Any, get_origin
 
+import msgspec
 import pytest
 from asgi_driver import LATEST, make_meta
 from oracles import mcp_types_notification
@@ -14,6 +15,7 @@ from served import make_context, make_lifted, make_mount, taken
 
 from callboard import Context, Server
 from callboard.core.exchange import HARD_CAP, SOFT_CAP, State
+from callboard.server.state import Hello
 from callboard.wire.versions import LOG_LEVELS
 
 
@@ -340,3 +342,86 @@ async def test_a_thread_tells_of_it_on_the_loop() -> None:
     await on_thread(lambda: ctx.log("emergency", "again"))
     await asyncio.sleep(0)
     assert set(woken) == {threading.get_ident()}
+
+
+# Sessions
+
+
+class Talk:
+    """What a context needs of a session."""
+
+    def __init__(self, **options: Any) -> None:
+        self.id = "s1"
+        self.options: Any = options
+        self.hello = Hello(session_id="s1", options=options)
+        self.closed: list[tuple[Any, float, bool]] = []
+        self.thread = threading.get_ident()
+
+    def disconnect(self, exchange: Any, retry: float) -> None:
+        self.closed.append((exchange, retry, threading.get_ident() == self.thread))
+
+    async def ask(self, method: str, params: Any, **_more: Any) -> Any:
+        return method, params
+
+
+class Cart(msgspec.Struct):
+    count: int = 0
+
+
+def in_session(session: Talk, server: Server | None = None) -> Context:
+    ctx = make_context(make_mount(server, options={"region": "eu"}))
+    return Context(ctx.mount, ctx.request, ctx.exchange, session=session)
+
+
+async def test_a_session_brings_its_id_and_its_options() -> None:
+    session = Talk(region="us")
+    ctx = in_session(session)
+    assert (ctx.session, ctx.session_id, ctx.options) == (session, "s1", {"region": "us"})
+
+
+async def test_options_of_a_session_stand_even_when_there_are_none() -> None:
+    session = Talk()
+    session.options = None
+    assert in_session(session).options is None
+
+
+async def test_a_call_may_close_its_connection_from_any_thread() -> None:
+    # HL-09
+    session = Talk()
+    ctx = in_session(session)
+    ctx.disconnect()
+    await on_thread(lambda: ctx.disconnect(2.5))
+    await asyncio.sleep(0)
+    assert session.closed == [(ctx.exchange, 0.5, True), (ctx.exchange, 2.5, True)]
+
+
+async def test_without_a_session_closing_the_connection_does_nothing() -> None:
+    ctx = make_context()
+    ctx.disconnect()
+    assert ctx.exchange.state is State.OPEN
+
+
+async def test_the_state_is_this_requests_own_where_there_is_no_session() -> None:
+    mount = make_mount(Server("desk", state=Cart))
+    first, second = make_context(mount), make_context(mount)
+    first.state.count += 1
+    assert (first.state, second.state) == (Cart(1), Cart(0))
+    first.state = Cart(7)
+    assert first.state == Cart(7)
+
+
+async def test_a_session_gives_the_draft_and_nobody_else_does() -> None:
+    ctx = in_session(Talk(), Server("desk", state=Cart))
+    with pytest.raises(RuntimeError, match=r"ctx\.state: calls that use it run one at a time; declare it: `def f\(state: Cart, \.\.\.\)`"):
+        _ = ctx.state
+    ctx.state = Cart(3)
+    assert ctx.state == Cart(3)
+
+
+async def test_without_state_of_the_server_there_is_none() -> None:
+    with pytest.raises(RuntimeError, match=r"ctx\.state: this server has none; give it one: Server\(\.\.\., state=Cart\)"):
+        _ = make_context().state
+
+
+async def test_a_call_has_not_crashed_until_somebody_says_so() -> None:
+    assert make_context().crashed is False

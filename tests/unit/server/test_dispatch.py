@@ -108,6 +108,13 @@ async def test_what_can_not_be_delivered_is_not_advertised() -> None:
     assert "instructions" not in found
 
 
+@pytest.mark.parametrize(("own", "seen"), [(None, "Be kind."), ("Be brief.", "Be brief."), ("", "")])
+async def test_a_mount_may_have_instructions_of_its_own(own: str | None, seen: str) -> None:
+    server = make_server(instructions="Be kind.")
+    found = await reply(server, "server/discover", mount=make_mount(server, instructions=own))
+    assert found["instructions"] == seen
+
+
 async def test_a_bare_server_advertises_nothing_it_has_not() -> None:
     # MT-18
     assert (await reply(Server("bare"), "server/discover"))["capabilities"] == {"logging": {}}

@@ -302,8 +302,8 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (EMPTY, [Table([1.0, NAN])], r"\[1\] is nan"),
     (EMPTY, Later(), "Later is no value yet; await it, or make the function async"),
     (EMPTY, {"a": Stream()}, r"Stream is no value yet; return \[item async for item in ...\]"),
-    (EMPTY, Reply({}), "a tool returns its value as it is, without Reply"),
-    (dict, Reply({}), "a tool returns its value as it is, without Reply"),
+    (EMPTY, Reply({}), "a Reply holds the value itself"),
+    (dict, Reply({}), "a Reply holds the value itself"),
     (EMPTY, 10**5000, r"int can't be encoded as JSON \(Exceeds the limit"),
     (dict, b"raw", "does not fit its type"),
     (int, "secret", "the value: expected `int`, got `str`"),
@@ -352,10 +352,13 @@ def test_failures_in_an_annotation_count_as_nothing() -> None:
         assert compile_result(annotation).shape(None) == ([], None, None)
 
 
-@pytest.mark.parametrize("annotation", [Reply, Reply | Fail, Reply | None], ids=str)
-def test_a_reply_is_refused_at_registration(annotation: Any) -> None:
-    with pytest.raises(RegistrationError, match=r"^f\(\): a tool returns its value as it is, without Reply"):
-        compile_result(annotation, label="f()")
+def test_a_reply_in_an_annotation_counts_as_what_stands_beside_it() -> None:
+    assert compile_result(list[Day] | Reply).output_schema == compile_result(list[Day]).output_schema
+    assert compile_result(Reply | Fail | None).shape(None) == ([], None, None)
+    for annotation in (Reply, Reply | Fail):
+        shape = compile_result(annotation)
+        assert shape.output_schema is None
+        assert shape.shape({"a": 1}) == compile_result(EMPTY).shape({"a": 1})
 
 
 @pytest.mark.parametrize("annotation", [AsyncIterator[int], AsyncGenerator[int, None], Iterator[int]], ids=str)

@@ -78,7 +78,7 @@ class Listener:
         async with asyncio.timeout(5):
             outcome = await self.task
         assert isinstance(outcome, Reply)
-        status, body = Modern(None).render(self.ctx.request_id, outcome, self.ctx.request.row)
+        status, body = Modern(None).render(self.ctx.request_id, outcome, self.ctx.request)
         assert status == 200
         result: dict[str, Any] = json.loads(body)["result"]
         mcp_types_result("subscriptions/listen", result)

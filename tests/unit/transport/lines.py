@@ -76,9 +76,13 @@ class Reader:
     def write(self, lines: list[bytes]) -> Any:
         """What the pipe calls."""
         self.writes.append(len(lines))
-        self.messages += map(read, lines)
+        self.messages += map(self.read, lines)
         self._changed.set()
         return None if self._blocked is None else self._blocked.wait()
+
+    def read(self, line: bytes) -> Json:
+        """Read one line."""
+        return read(line)
 
     def stop(self) -> None:
         """Read no more: the next write will not end."""

@@ -1,7 +1,7 @@
 """A server whose tools do as the test says, and a pipe to it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -74,15 +74,18 @@ class Stage:
 
 
 @asynccontextmanager
-async def serving(server: Server, **options: Any) -> AsyncIterator[tuple[Pipe, Reader]]:
+async def serving(
+    server: Server, *, reader: Reader | None = None, versions: Sequence[str] | None = None, **options: Any
+) -> AsyncIterator[tuple[Pipe, Reader]]:
     """A pipe to a server and who reads it; both are over when the block is left."""
-    served = endpoint(server)
-    reader = Reader()
+    served = endpoint(server, versions=versions)
+    reader = reader or Reader()
     pipe = Pipe(served, await served.open(), reader.write, **options)
     try:
         yield pipe, reader
     finally:
         await pipe.drain(0)
+        await pipe.hang_up()
         await served.close()
         await pipe.close()
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from asgi_driver import LATEST, Client, Event, make_headers, make_meta, make_request
+from legacy_driver import V03, V06, V11
 
 from callboard import Context, RegistrationError, Server, asgi
 from callboard.transport.asgi import LINGER_BYTES, App
 
+MODERN_ONLY = {"versions": [LATEST]}
 CALL = make_request("tools/call", {"name": "echo", "arguments": {"text": "hi"}})
 
 
@@ -77,13 +79,33 @@ async def test_the_path_is_an_option(path: str) -> None:
     assert answer.status == 200
 
 
+@pytest.mark.parametrize(
+    ("options", "allow"),
+    [
+        pytest.param(MODERN_ONLY, "POST", id="current protocol only"),
+        pytest.param({}, "POST, GET, DELETE", id="both eras"),
+        pytest.param({"json_only": True}, "POST, DELETE", id="both eras, no streams"),
+        pytest.param({"sessions": "off"}, "POST", id="both eras, no sessions"),
+    ],
+)
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "FOO"])
-async def test_other_verbs_are_refused_at_once(verb: str) -> None:
-    # HM-20, A18, A06
-    answer = await Client(make_app()).send(b"", make_headers({"method": "x"}), verb=verb)
+async def test_other_verbs_are_refused_at_once(verb: str, options: dict[str, Any], allow: str) -> None:
+    # HM-20, A18, A06, JR-09: to a client of the current protocol GET and DELETE are other verbs, whoever else has sessions here
+    answer = await Client(make_app(**options)).send(b"", make_headers({"method": "x"}), verb=verb)
     assert answer.status == 405
-    assert answer.headers["allow"] == "POST"
+    assert answer.headers["allow"] == allow
     assert "id" not in answer.message
+
+
+@pytest.mark.parametrize(("options", "status"), [(MODERN_ONLY, 405), ({"sessions": "off"}, 405), ({}, 400)])
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+async def test_who_names_no_version_is_asked_for_its_session_where_there_are_sessions(
+    verb: str, options: dict[str, Any], status: int
+) -> None:
+    # HM-20, HL-22, A06
+    sent = await run_app(make_app(**options), verb, b"", make_headers({"method": "x"}, mcp_protocol_version=None, mcp_method=None))
+    assert sent[0]["status"] == status
+    assert (b"allow" in dict(sent[0]["headers"])) == (status == 405)
 
 
 async def test_a_websocket_is_closed() -> None:
@@ -218,15 +240,20 @@ class Body:
         return {"type": "http.disconnect"}
 
 
-async def post_body(app: App, body: Body, **changed: str | None) -> list[Event]:
+async def run_app(app: App, verb: str, body: Body | bytes, headers: dict[str, str]) -> list[Event]:
+    """What the application sends, unjudged."""
     sent: list[Event] = []
 
     async def send(event: Event) -> None:
         sent.append(event)
 
-    headers = [(key.encode(), value.encode()) for key, value in make_headers(CALL, **changed).items()]
-    await app(Client(app).scope("POST", headers), body, send)
+    receive = Body([body]) if isinstance(body, bytes) else body
+    await app(Client(app).scope(verb, [(key.encode(), value.encode()) for key, value in headers.items()]), receive, send)
     return sent
+
+
+async def post_body(app: App, body: Body, **changed: str | None) -> list[Event]:
+    return await run_app(app, "POST", body, make_headers(CALL, **changed))
 
 
 async def test_a_body_may_come_in_pieces() -> None:
@@ -381,10 +408,16 @@ async def test_a_preflight_is_answered_where_cors_is_on() -> None:
     answer = await preflight(make_app(origins=("https://app.example.com",), cors=True), "https://app.example.com")
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["access-control-allow-origin"] == "https://app.example.com"
-    assert answer.headers["access-control-allow-methods"] == "POST"
+    assert answer.headers["access-control-allow-methods"] == "POST, GET, DELETE"
     assert "mcp-param-region" in answer.headers["access-control-allow-headers"]
     assert answer.headers["vary"] == "origin"
     assert "*" not in answer.headers.values()
+
+
+async def test_a_preflight_allows_what_there_is() -> None:
+    # SA17, A57
+    app = make_app(origins=("https://app.example.com",), cors=True, **MODERN_ONLY)
+    assert (await preflight(app, "https://app.example.com")).headers["access-control-allow-methods"] == "POST"
 
 
 async def test_a_preflight_without_cors_is_no_method() -> None:
@@ -531,8 +564,9 @@ async def test_many_made_up_callers_cost_bounded_memory() -> None:
     assert len(app._accepts) <= 256
 
 
-def test_the_version_is_the_one_under_test() -> None:
-    assert make_app().endpoint._versions == (LATEST,)
+def test_the_versions_are_those_under_test() -> None:
+    assert make_app().endpoint._versions == (LATEST, V11, V06, V03)
+    assert make_app(**MODERN_ONLY).endpoint._versions == (LATEST,)
 
 
 def test_hosts_are_several_even_when_there_is_one() -> None:

@@ -46,7 +46,7 @@ async def answer(point: Endpoint, message: dict[str, Any]) -> tuple[int, dict[st
     exchange = Exchange(lambda: None)
     parsed = decode(json.dumps(message).encode())
     assert isinstance(parsed, RawRequest)
-    await point.answer(mount, point.eras[0], parsed, exchange)
+    await point.answer(mount, point.era, parsed, exchange)
     write = exchange.take()
     assert write is not None
     assert write.last
@@ -146,7 +146,7 @@ async def test_a_layers_reply_that_can_not_be_encoded_is_that_calls_error(value:
     exchange = Exchange(lambda: None)
     parsed = decode(json.dumps(make_request("tools/call", {"name": "act"})).encode())
     assert isinstance(parsed, RawRequest)
-    await mount.answer(opened, mount.eras[0], parsed, exchange)
+    await mount.answer(opened, mount.era, parsed, exchange)
     write = exchange.take()
     assert write is not None
     assert json.loads(write.notes[-1])["id"] == 1
@@ -171,7 +171,8 @@ async def test_a_cancelled_task_stays_cancelled() -> None:
 
     point = endpoint(server)
     task = asyncio.create_task(answer(point, make_request("tools/call", {"name": "hang"})))
-    await started.wait()
+    async with asyncio.timeout(1):
+        await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -266,6 +267,6 @@ async def test_an_answer_after_the_client_has_gone_is_dropped() -> None:
     exchange.cancel()
     parsed = decode(json.dumps(make_request("tools/call", {"name": "act"})).encode())
     assert isinstance(parsed, RawRequest)
-    await point.answer(mount, point.eras[0], parsed, exchange)
+    await point.answer(mount, point.era, parsed, exchange)
     assert exchange.take() is None
     assert exchange.state is State.CANCELLED

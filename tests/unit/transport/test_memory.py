@@ -1,6 +1,7 @@
 """In-memory connections."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -8,7 +9,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from legacy_driver import VERSIONS
+from shop import Shop
 from unit.transport.lines import LIMIT, call, listen, read, request, text_of
+from unit.transport.old_lines import make
 
 from callboard import Context, Server
 from callboard.compose import endpoint
@@ -205,6 +209,24 @@ async def test_options_reach_the_functions() -> None:
     await connection.send(call(1, "option"))
     assert text_of(await receive(connection)) == "red"
     await connection.aclose()
+
+
+async def test_a_client_of_2025_is_served_in_a_session_of_its_own() -> None:
+    # VN-07, VN-08: its version, its state, the options; the end of the connection is the end of the session
+    shop = Shop()
+    for version in VERSIONS:
+        connection = await connect(endpoint(shop.server, options={"colour": "red"}))
+        client_info = {"name": "tester", "version": "1"}
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client_info}
+        await connection.send(json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).encode())
+        assert (await receive(connection))["result"]["protocolVersion"] == version
+        for count in (1, 2):
+            await connection.send(json.dumps(make("tools/call", {"name": "add", "arguments": {}}, count)).encode())
+            assert text_of(await receive(connection)) == str(count)
+        await connection.send(json.dumps(make("tools/call", {"name": "who", "arguments": {}}, 3)).encode())
+        assert json.loads(text_of(await receive(connection)))["options"] == {"colour": "red"}
+        await connection.aclose()
+    assert shop.over == [("closed", 2)] * 3
 
 
 async def test_discover_advertises_what_can_be_delivered() -> None:

@@ -127,9 +127,9 @@ async def test_an_unknown_method_is_answered() -> None:
         assert answer["error"]["code"] == -32601
 
 
-async def test_a_request_of_2025_learns_which_versions_are_served() -> None:
+async def test_a_client_of_2025_that_is_not_served_learns_which_versions_are() -> None:
     """VN-11: the refusal names them."""
-    async with serving(Stage().server) as (pipe, reader):
+    async with serving(Stage().server, versions=["2026-07-28"]) as (pipe, reader):
         handshake = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
         pipe.feed(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": handshake}).encode())
         error = (await reader.answer(1))["error"]

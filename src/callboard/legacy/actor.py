@@ -1,0 +1,507 @@
+"""The asyncio shell of one session: it owns the tasks of its calls, what is asked of its client, and its end. `session.py` decides.
+
+An idle session has no task, no timer and no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from callboard.core.era import Envelope, Headers, Request
+from callboard.core.exchange import Exchange, State
+from callboard.core.peer import AskError, Peer
+from callboard.errors import CallboardError, Fail, Reason
+from callboard.legacy.codec import Codec, Opening
+from callboard.legacy.home import Home
+from callboard.legacy.methods import OWN, lift_own, serve_own
+from callboard.legacy.session import Call, Phase, Session, Track
+from callboard.server.context import Context
+from callboard.server.state import Hello, Turn
+from callboard.server.subscriptions import MAX_RESOURCES
+from callboard.transport.stream import nobody
+from callboard.wire.jsonrpc import RawNotification, RawRequest, RawResponse, RequestId
+
+__all__ = ["Actor", "NoAnswerError", "Work", "make_hello"]
+
+_log = logging.getLogger("callboard")
+# Seconds that calls get to end when their session does, before its last hook runs all the same.
+SETTLE = 1.0
+_RUNNING, _OVER = Phase.RUNNING, Phase.OVER
+_CANCELLED = State.CANCELLED
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
+    reason: str | None = None
+
+
+_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
+
+
+def make_hello(opening: Opening, session_id: str | None, options: Any) -> Hello:
+    """What the server's functions learn of how a client opened its session."""
+    params = msgspec.json.decode(opening.params, type=dict[str, Any]) if len(opening.params) else {}
+    return Hello(opening.client_info, opening.capabilities, opening.version, params, session_id, options)
+
+
+class NoAnswerError(CallboardError):
+    """A request to the client that came to nothing: it timed out, the session ended, or no stream could carry it."""
+
+
+class Work(Call):
+    """A call, and what the shell needs to run it.
+
+    Attributes:
+        actor: The session that it belongs to.
+        request: The lifted request.
+        principal: Who asks.
+        scope_state: ASGI state of the request.
+        task: Where it runs; None before its turn.
+        begun: Whether its first step has been taken.
+        connection: What it is answered on, as long as its client is there.
+    """
+
+    __slots__ = ("actor", "begun", "connection", "principal", "request", "scope_state", "task")
+
+    def __init__(self, actor: Actor, request: Request, turn: Turn, exchange: Exchange, principal: str | None, scope_state: Any) -> None:
+        self.id = request.id  # as Call does: a call more for each request would show
+        self.turn = turn
+        self.exchange = exchange
+        self.phase = _RUNNING
+        self.track = None
+        self.actor = actor
+        self.request = request
+        self.principal = principal
+        self.scope_state = scope_state
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.connection: Any = None
+
+
+class Actor:
+    """One session.
+
+    Args:
+        home: What all sessions share.
+        session_id: Its id.
+        codec: The version that was agreed on.
+        opening: What the client said when it opened it.
+        options: What is bound to it.
+        state: The encoded state it begins with; None for a server without state.
+        owner: Who opened it, and alone may use it.
+        channel: Where what the server says of its own accord goes, when it has a pipe; None over HTTP.
+    """
+
+    __slots__ = (
+        "_peer",
+        "channel",
+        "codec",
+        "envelope",
+        "home",
+        "id",
+        "machine",
+        "opening",
+        "options",
+        "owner",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        home: Home,
+        session_id: str,
+        codec: Codec,
+        opening: Opening,
+        options: Any,
+        state: bytes | None,
+        owner: str | None,
+        channel: Exchange | None = None,
+    ) -> None:
+        self.home = home
+        self.id = session_id
+        self.codec = codec
+        self.opening = opening
+        self.options = options
+        self.owner = owner
+        self.channel = channel
+        self.machine = Session(state, max_pending=home.rules.session_max_pending, keep=home.rules.session_buffer)
+        self.envelope = Envelope(codec.version, opening.capabilities, opening.client_info, "info")
+        self.topics: set[str] | None = None
+        self._rest()
+        self._peer: Peer | None = None
+
+    @property
+    def hello(self) -> Hello:
+        """How the client introduced itself."""
+        opening = self.opening
+        return make_hello(opening, self.id, self.options)
+
+    # Requests
+
+    def start(
+        self, message: RawRequest, exchange: Exchange, *, headers: Headers | None, principal: str | None, scope_state: Any
+    ) -> Work | None:
+        """Take a request. Its exchange is woken when it is answered, which may be at once.
+
+        Returns:
+            The call; None when it was refused, and so is answered.
+        """
+        machine = self.machine
+        own = message.method in OWN
+        request: Request | Fail
+        if message.method == "initialize":
+            request = Fail(Reason.SESSION_OPEN)
+        elif not machine.initialized and self.home.rules.handshake == "strict" and message.method != "ping":
+            request = Fail(Reason.NOT_INITIALIZED)
+        elif own:
+            request = lift_own(message, headers, self.envelope)
+        else:
+            request = self.codec.lift(message, headers, self.envelope)
+        if isinstance(request, Fail):
+            self._answer(exchange, message.id, request)
+            return None
+        turn = Turn.NOW if own else self.home.server.turn(request)
+        work = Work(self, request, turn, exchange, principal, scope_state)
+        if (reason := machine.submit(work)) is not None:
+            self._answer(exchange, message.id, Fail(reason))
+            return None
+        if self.channel is None:  # a pipe's client has time limits of its own, and can cancel
+            self.home.slow.set(work)
+        if work.phase is _RUNNING:
+            work.task = self.home.loop.create_task(self._run(work))
+        return work
+
+    def expire(self, work: Work) -> None:
+        """The request has taken longer than it may."""
+        if self.machine.expire(work):
+            text = f"Request timed out after {self.home.rules.request_timeout:g} s (request_timeout)."
+            self._answer(work.exchange, work.id, Fail(Reason.TIMED_OUT, text))
+        self._rest()
+
+    def cancel(self, request_id: RequestId) -> None:
+        """The client wants no answer to a request any more; one that is not in flight is no matter (CN-06)."""
+        work = self.machine.stop(request_id)
+        if isinstance(work, Work):
+            self._stop(work, Fail(Reason.CANCELLED) if self.home.rules.reply_on_cancel else None)
+            self._rest()
+
+    def drop(self, work: Work) -> None:
+        """The connection of a call is gone: by the rule of this endpoint the call ends, or goes on for whoever comes back for it."""
+        if work.phase is _OVER:
+            return  # another call may have its id by now
+        policy = self.home.rules.cancel_on_disconnect
+        exchange = work.exchange
+        streaming = exchange.streams and (exchange.begun or work.request.envelope.progress_token is not None)
+        if policy == "always" or (policy == "streaming" and streaming):
+            self.cancel(work.id)
+        else:
+            self.detach(work)
+
+    def detach(self, work: Work) -> None:
+        """Go on with a call that has no connection: what it says is kept for replay."""
+        exchange = work.exchange
+        if not exchange.begun and exchange.open:
+            exchange.streams = False  # its client knows no event id to come back with
+        exchange.wake = partial(self._collect, work)
+        self._collect(work)
+
+    def disconnect(self, exchange: Exchange, retry: float) -> None:
+        """Close the connection that a call is answered on; see `Context.disconnect`."""
+        work = next((call for call in self.machine.calls.values() if call.exchange is exchange), None)
+        if (
+            work is None
+            or not exchange.streams
+            or not exchange.open
+            or not self.codec.features.priming
+            or not self.home.rules.session_buffer
+        ):
+            return
+        assert isinstance(work, Work)
+        exchange.open_stream()
+        if work.connection is not None:
+            work.connection.hang_up(retry)
+
+    def _begin(self, work: Work) -> None:
+        work.task = self.home.loop.create_task(self._run(work))
+
+    async def _run(self, work: Work) -> None:
+        work.begun = True
+        home, request = self.home, work.request
+        context = Context(home.mount, request, work.exchange, work.principal, work.scope_state, self)
+        kind, state = home.server.state, None
+        try:
+            if work.turn is not Turn.NOW:
+                context.state = kind.draft(self.machine.state)
+            service = serve_own if request.method in OWN else None
+            status, answer = await home.endpoint.serve(context, self.codec, service)
+            if work.turn is Turn.IN_TURN and not context.crashed:
+                try:
+                    state = kind.seal(context.state)
+                except TypeError as error:
+                    status, answer = self.codec.render(request.id, home.server.crash(f"{request.method}: its state", error), request)
+        except BaseException:
+            self._over(work, None)
+            if work.exchange.open:  # nobody else would answer
+                self._answer(work.exchange, work.id, Fail(Reason.SESSION_ENDED))
+            raise
+        self._over(work, state)
+        work.exchange.finish(status, answer)
+        work.exchange.wake()
+
+    def _over(self, work: Work, state: bytes | None) -> None:
+        home, machine = self.home, self.machine
+        work.task = None  # its traceback may hold the call
+        if not home.slow.unset(work):
+            home.deadlines.unset(work)
+        following = machine.finish(work, state)
+        if following is not None and not machine.ended:
+            assert isinstance(following, Work)
+            self._begin(following)
+        if not machine.calls:
+            self._rest()
+
+    def _stop(self, work: Work, fail: Fail | None) -> None:
+        """End a call that the machine has stopped; with an answer, as long as none has begun, or without."""
+        if fail is not None and not work.exchange.begun:
+            self._answer(work.exchange, work.id, fail)
+        else:
+            work.exchange.cancel()
+            work.exchange.wake()
+        if work.task is None:
+            self.home.slow.unset(work)
+            self.home.deadlines.unset(work)
+        else:
+            work.task.cancel()
+            if not work.begun:  # then nothing of it will ever run, its end neither
+                self._over(work, None)
+
+    def _rest(self) -> None:
+        """Something has ended: where nothing else happens the session's time runs."""
+        if self.machine.idle and not self.machine.ended and self.channel is None:
+            self.home.idle.set(self)
+
+    def _answer(self, exchange: Exchange, request_id: RequestId, fail: Fail) -> None:
+        exchange.finish(*self.codec.render(request_id, fail, None))
+        exchange.wake()
+
+    def settle(self, work: Work) -> None:
+        """A call is over: keep what has not been written, then nothing more comes on its track."""
+        exchange = work.exchange
+        write = exchange.take()
+        if write is not None and exchange.streams:
+            self.machine.stamp(self.machine.open_track(work), write.notes)
+        if work.track is not None:
+            self.machine.close(work.track, forget=exchange.state is _CANCELLED)
+
+    def _collect(self, work: Work) -> None:
+        """Keep what a call says while nobody reads it."""
+        exchange = work.exchange
+        if not exchange.open:
+            exchange.wake = nobody
+            self.settle(work)
+        elif (write := exchange.take()) is not None and exchange.streams:
+            self.machine.stamp(self.machine.open_track(work), write.notes)
+
+    # What the server says of its own accord
+
+    def push(self, note: bytes, key: str = "", *, droppable: bool = False) -> None:
+        """Send a notification that belongs to no call.
+
+        Args:
+            note: The encoded notification.
+            key: Notes of the same key may replace each other while they wait.
+            droppable: Whether it may be lost when the client reads too slowly.
+        """
+        if self.machine.ended:
+            return
+        if self.channel is not None:
+            self.channel.emit(note, key=key, droppable=droppable)
+            return
+        if self.home.rules.json_only:
+            return
+        track = self.machine.route()
+        if track.outlet is None:
+            self.machine.stamp(track, [note])
+        else:
+            track.outlet.exchange.emit(note, key=key, droppable=droppable)
+
+    def wants(self, level: str | None) -> bool:
+        """Whether a log message of this level goes to this client; None is no log message."""
+        return level is None or self.home.severity[level] >= self.home.severity[self.envelope.log_level or "info"]
+
+    def set_level(self, level: str) -> None:
+        """Log from this level on (LG-03)."""
+        self.envelope = msgspec.structs.replace(self.envelope, log_level=level)
+
+    def subscribe(self, uri: str) -> None:
+        """Hear of changes of a resource.
+
+        Raises:
+            Fail: There are too many.
+        """
+        if self.topics is not None and len(self.topics) >= MAX_RESOURCES and f"uri:{uri}" not in self.topics:
+            raise Fail(Reason.INVALID_PARAMS, f"At most {MAX_RESOURCES} subscriptions in one session.")
+        self.join(f"uri:{uri}")
+
+    def unsubscribe(self, uri: str) -> None:
+        """Stop hearing of changes of a resource."""
+        if self.topics is not None:
+            self.topics.discard(f"uri:{uri}")
+            self.home.part(self, f"uri:{uri}")
+
+    def join(self, topic: str) -> None:
+        """Hear a topic; a session that has ended hears nothing."""
+        if self.machine.ended:
+            return
+        if self.topics is None:
+            self.topics = set()
+        self.topics.add(topic)
+        self.home.join(self, topic)
+
+    # What the client sends besides requests
+
+    def notice(self, message: RawNotification) -> None:
+        """Take a notification."""
+        if message.method == "notifications/initialized":
+            self.machine.initialized = True
+        elif message.method == "notifications/cancelled":
+            try:
+                cancelled = _decode_cancelled(message.params or b"{}")
+            except msgspec.DecodeError as error:
+                _log.debug("Ignored a cancellation: %s", error)
+                return
+            _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
+            self.cancel(cancelled.request_id)
+        else:
+            _log.debug("Ignored a notification: %.80r", message.method)
+
+    def respond(self, message: RawResponse) -> bool:
+        """Take the answer to a request of ours; whether there was one."""
+        found = None if self._peer is None else self._peer.answer(message)
+        if found is None:
+            return False
+        future, result = found
+        if not future.done():
+            if isinstance(result, AskError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        return True
+
+    async def ask(self, method: str, params: Any, *, exchange: Exchange | None = None, timeout: float = 60.0) -> Any:  # noqa: ASYNC109
+        """Send the client a request, and wait for its result; see `callboard.server.context.Session`.
+
+        Raises:
+            AskError: The client answered with an error.
+            NoAnswerError: It did not answer in time, the session ended, or there is no stream to ask on.
+        """
+        if self.machine.ended:
+            raise NoAnswerError("The session has ended.")
+        if self._peer is None:
+            self._peer = Peer()
+        answer: asyncio.Future[Any] = self.home.loop.create_future()
+        request_id, message = self._peer.ask(answer, method, params)
+        try:
+            self._send(message, exchange)
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise NoAnswerError(f"The client did not answer {method} within {timeout:g} s.") from None
+        finally:
+            if (note := self._peer.give_up(request_id, "nobody waits for it any more")) is not None and not self.machine.ended:
+                self._send(note, exchange, lenient=True)
+
+    def _send(self, message: bytes, exchange: Exchange | None, *, lenient: bool = False) -> None:
+        """Send on a call's stream, or on one of the session's own."""
+        if self.channel is not None:
+            self.channel.emit(message)
+            return
+        if exchange is not None and exchange.emit(message):
+            return
+        if self.machine.channel_read:
+            self.push(message)
+        elif not lenient:
+            raise NoAnswerError("There is no stream to ask the client on: it takes none for this call, and reads no GET stream.")
+
+    # Connections
+
+    def enter(self) -> None:
+        """A connection hangs on the session: its time does not run."""
+        self.machine.attached += 1
+
+    def leave(self) -> None:
+        """A connection is gone."""
+        self.machine.attached -= 1
+        self._rest()
+
+    def attach(self, track: Track, outlet: Any) -> None:
+        """Write a track to a connection from now on; one that it had before is closed."""
+        if track.outlet is not None:
+            if track.is_channel:
+                self._keep(track, track.outlet.exchange)
+            track.outlet.give_way()
+        track.outlet = outlet
+
+    def release(self, track: Track, outlet: Any) -> None:
+        """A connection is closed; what a GET stream had not written yet is kept for replay."""
+        track.outlet = None
+        if track.is_channel:
+            self._keep(track, outlet.exchange)
+
+    def _keep(self, track: Track, exchange: Exchange) -> None:
+        """Keep for replay what a GET stream has not written."""
+        if (write := exchange.take()) is not None:
+            self.machine.stamp(track, write.notes)
+        exchange.cancel()
+
+    # The end
+
+    def end(self, reason: str) -> asyncio.Task[None] | None:
+        """End the session: calls stop, connections close, then the server's `terminate` runs, once.
+
+        Args:
+            reason: `deleted`, `expired`, `shutdown` or `closed`.
+
+        Returns:
+            The task in which the rest happens; None when there is no rest, or it had ended before.
+        """
+        stopped = self.machine.end()
+        if stopped is None:
+            return None
+        self.home.forget(self)
+        for outlet in self.machine.outlets():
+            if outlet.call is None:
+                outlet.hang_up(None)
+        tasks = []
+        for work in stopped:
+            assert isinstance(work, Work)
+            if work.task is not None:
+                tasks.append(work.task)
+            self._stop(work, Fail(Reason.SESSION_ENDED))
+        for future in () if self._peer is None else self._peer.clear():
+            if not future.done():
+                future.set_exception(NoAnswerError("The session has ended."))
+        if not tasks and self.home.server.hooks.terminate is None:
+            return None
+        return self.home.see_off(self._terminate(reason, tasks))
+
+    async def _terminate(self, reason: str, tasks: list[asyncio.Task[None]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=SETTLE)
+        terminate, kind = self.home.server.hooks.terminate, self.home.server.state
+        if terminate is None:
+            return
+        try:
+            state = None if kind is None else kind.draft(self.machine.state)
+            if inspect.iscoroutinefunction(terminate):
+                await terminate(reason, state)
+            else:
+                await self.home.mount.workers.run(lambda: terminate(reason, state), {}, bounded=False)
+        except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001 - user code, and nobody to tell
+            _log.exception("The terminate hook failed.")

@@ -1,0 +1,79 @@
+"""The official clients of HTTP+SSE against a server of ours: they must see over it what the very same clients see over a pipe.
+
+PyPI's `sse_client` of `mcp` 1.30 and 2.3, and `SSEClientTransport` of npm's `@modelcontextprotocol/sdk` 1.32. real_clients/setup.py
+installs them; where that can't be done these tests skip and say why, or fail when REQUIRE_PEERS=1 (as in CI).
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from asgi_driver import make_headers, make_request
+from e2e.real_clients.play import Steps, client_command, play, served, text
+from e2e.test_legacy_clients import CLIENTS, look
+
+# What npm's client calls an error: it leaves when an answer has come on the stream, and the POST has yet to hear that it was accepted.
+BORNE = {"AbortError: This operation was aborted"}
+
+
+def same(facts: dict[str, Any]) -> Any:
+    """Facts without those that are never the same twice."""
+    shown = json.dumps({name: fact for name, fact in facts.items() if name not in {"seconds", "complaints", "protocolVersion"}})
+    return json.loads(re.sub(r"\(id [0-9a-f]{8}\)", "", shown))
+
+
+def ask(url: str, tool: str) -> str:
+    """The text that a tool answers with to a client of the current protocol."""
+    message = make_request("tools/call", {"name": tool})
+    headers = {**make_headers(message), "accept": "application/json"}
+    with urlopen(Request(url, json.dumps(message).encode(), headers), timeout=20) as response:
+        return text(json.load(response)["result"])
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def steps(client: str, tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """What a client saw over HTTP+SSE."""
+    log = tmp_path_factory.mktemp("server") / "log"
+    with served("sse", log) as url:
+        seen = play([*client_command(client), "sse", url.replace("/mcp", "/sse")])
+        seen["departed"] = json.loads(ask(url, "departed"))
+    complaints = log.read_text().replace("RuntimeError: password=hunter2", "")  # what the tool `crash` is for
+    assert not re.search("ASGI|never retrieved|Error:", complaints), complaints
+    return seen
+
+
+def test_a_client_sees_over_a_stream_what_it_sees_over_a_pipe(client: str, steps: Steps) -> None:
+    """Lists, calls, state, progress, resources, prompts, errors, a cancellation, logs, subscriptions and pushes."""
+    over_a_pipe = look(client, "stdio").steps
+    assert steps.keys() - {"departed"} == over_a_pipe.keys()
+    assert len(over_a_pipe) > 20
+    for step in over_a_pipe:
+        assert same(steps[step]) == same(over_a_pipe[step]), step
+
+
+def test_a_client_leaves_at_once_and_without_complaints(steps: Steps) -> None:
+    assert steps["left"]["seconds"] < 2
+    assert set(steps["left"]["complaints"]) <= BORNE
+
+
+def test_a_session_ends_with_its_client(steps: Steps) -> None:
+    assert steps["departed"] == {"reason": "closed", "count": 21}
+
+
+def test_a_cancellation_reaches_the_handler_at_once(steps: Steps) -> None:
+    assert steps["cancel"]["seconds"] < 0.5  # SA25
+
+
+def test_a_mounted_server_is_found_where_it_is(client: str, tmp_path: Path) -> None:
+    with served("mounted", tmp_path / "log") as url:
+        seen = play([*client_command(client), "sse", url.replace("/mcp", "/tools/sse")])
+    assert "end" in seen
+    assert json.loads(seen["call"]["result"]["content"][0]["text"]) == {"total": 5}
