@@ -5,10 +5,12 @@ from source_tree import ROOT, python_files
 from tools.requirements import TRANSCRIPTS, Status, cases, citations, cited, existing_tests, fill, functions_in, ledger, statuses
 
 KINDS = {"tests", "not_applicable", "gap"}
-# What a server of the current protocol can show by itself.
+# What a server can show by itself, in one process.
 SHOWN = {
     *("parse", "encode", "size", "header", "http", "origin", "version", "method", "uri", "stdio"),
     *("schema-output", "arg-coercion", "id-coercion", "progress-routing", "progress-hang", "mount-lifespan", "lifespan-scope"),
+    *("session", "session-leak", "session-principal", "cross-client-leak", "stale-identity", "lifecycle-hook", "cancel", "cancel-race"),
+    *("dead-stream", "stream-keepalive", "slow", "error-codes", "shutdown", "leak", "loop-blocking", "cors", "pagination"),
     *("stdio-orphan", "stdio-framing", "stdio-parse-error", "stdio-pollution", "stdio-client", "context-state", "context-injection"),
 }
 

@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -28,6 +28,9 @@ __all__ = ["SessionOptions", "asgi", "endpoint", "run", "stdio"]
 
 Options: TypeAlias = Mapping[str, Any] | None
 """What functions see as `ctx.options`."""
+
+OptionsFactory: TypeAlias = Callable[[Caller], Options | Awaitable[Options]]
+"""Makes them for one session, or for one request where there are no sessions."""
 
 
 class SessionOptions(TypedDict, total=False):
@@ -67,7 +70,7 @@ class SessionOptions(TypedDict, total=False):
 def endpoint(
     server: Server,
     *,
-    options: Options | Callable[[Caller], Options] = None,
+    options: Options | OptionsFactory = None,
     instructions: str | None = None,
     versions: Sequence[str] | None = None,
     listen_limits: ListenLimits | None = ListenLimits(),
@@ -163,7 +166,7 @@ def asgi(
     max_listens: int = 10_000,
     max_listens_per_principal: int = 8,
     listen_lifetime: float = 3600.0,
-    options: Options | Callable[[Caller], Options] = None,
+    options: Options | OptionsFactory = None,
     instructions: str | None = None,
     versions: Sequence[str] | None = None,
     principal: Callable[[Scope], str | None] | None = None,
@@ -256,7 +259,7 @@ def run(
     host: str = "127.0.0.1",
     port: int = 8000,
     log_level: str = "info",
-    options: Options | Callable[[Caller], Options] = None,
+    options: Options | OptionsFactory = None,
     **http: Any,
 ) -> None:
     """Serve until the process is told to stop; the one for `if __name__ == "__main__"`.

@@ -31,7 +31,7 @@ def is_refused(answer: Answer) -> bool:
 
 @virtual_time
 async def test_every_request_of_a_batch_has_its_answer_in_one_array(shop: Shop) -> None:
-    """HL-03, JR-18, SA04, DIFFS B36."""
+    """HL-03, JR-18, SA04."""
     session = await opened(shop)
     batch = [
         session.make("ping", request_id="p"),
@@ -205,7 +205,7 @@ async def test_a_batch_is_bounded(shop: Shop) -> None:
 @pytest.mark.parametrize("empty", [True, False])
 @virtual_time
 async def test_later_versions_have_no_batches(shop: Shop, version: str, empty: bool) -> None:
-    """JR-20, SA04, DIFFS B36."""
+    """JR-20, SA04."""
     session = await Legacy(asgi(shop.server), version).connect()
     answer = await session.post([] if empty else [session.make_call("add", request_id=1), NOTIFICATION])
     assert is_refused(answer)

@@ -86,7 +86,7 @@ async def test_it_is_served_without_lifespan_wiring(make: Callable[[], Applicati
 
 @pytest.mark.parametrize(("make", "path"), PLACES)
 async def test_sessions_are_served_there_too(make: Callable[[], Application], path: str) -> None:
-    # A32, HL-01, HL-25: no router keeps GET or DELETE away
+    # A32, HL-01: no router keeps GET or DELETE away
     session = await Legacy(make(), path=path).connect()
     assert (await session.call("echo", {"text": "hi"})).text == "hi"
     counted = await session.call("count", {"to": 3}, token=1)

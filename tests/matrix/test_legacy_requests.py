@@ -10,7 +10,7 @@ from legacy_driver import V03, V06, V11, VERSIONS, Answer, Legacy, Session
 from shop import Shop
 from virtual_time import virtual_time
 
-from callboard import RegistrationError, Server, asgi, types
+from callboard import Context, NeedInput, Outcome, RegistrationError, Request, Server, Service, asgi, types
 
 NAN = float("nan")
 
@@ -50,7 +50,7 @@ async def post(session: Session, body: bytes, **headers: str | None) -> Answer:
 )
 @virtual_time
 async def test_what_is_no_json_is_a_parse_error_and_the_session_goes_on(shop: Shop, version: str, body: bytes) -> None:
-    """SA01, SA02, SA05; DIFFS A29: 400, -32700, id null or none, in no time."""
+    """SA01, SA02, SA05: 400, -32700, id null or none, in no time."""
     session = await opened(shop.server, version)
     began = time.process_time()
     answer = await post(session, body)
@@ -63,7 +63,7 @@ async def test_what_is_no_json_is_a_parse_error_and_the_session_goes_on(shop: Sh
 @pytest.mark.parametrize("request_id", [None, 1.5, 2.5, True, False, [], {}, [1], {"a": 1}])
 @virtual_time
 async def test_an_id_that_is_none_is_refused_not_taken_for_a_notification(shop: Shop, version: str, request_id: Any) -> None:
-    """Scenario 32; SA03, DIFFS B35."""
+    """Scenario 32; SA03."""
     session = await opened(shop.server, version)
     message = {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": {"name": "echo", "arguments": {"text": "x"}}}
     answer = await session.post(message)
@@ -138,7 +138,7 @@ async def test_a_body_of_another_type_is_not_read(shop: Shop, content_type: str 
 )
 @virtual_time
 async def test_an_unknown_method_is_answered(shop: Shop, version: str, method: str) -> None:
-    """A59, SA20; DIFFS A14: 200 and -32601; methods of the current protocol are unknown too."""
+    """A59, SA20: 200 and -32601; methods of the current protocol are unknown too."""
     session = await opened(shop.server, version)
     answer = await session.request(method, request_id="m")
     assert (answer.status, answer.message["id"], answer.error["code"]) == (200, "m", -32601)
@@ -146,7 +146,7 @@ async def test_an_unknown_method_is_answered(shop: Shop, version: str, method: s
 
 @virtual_time
 async def test_what_a_server_has_not_does_not_exist() -> None:
-    """FEATURES 1.1, capability gate."""
+    """Capability gate."""
     server = Server("tools only")
 
     @server.tool
@@ -175,7 +175,7 @@ async def test_pings_are_answered_at_once(shop: Shop, version: str) -> None:
 )
 @virtual_time
 async def test_notifications_are_accepted(shop: Shop, method: str) -> None:
-    """DIFFS A3; JR-12, HL-04: known or not, more than once."""
+    """JR-12, HL-04: known or not, more than once."""
     session = await opened(shop.server)
     for params in (None, {}, {"progressToken": 1, "progress": 1}):
         answer = await session.notify(method, params)
@@ -184,7 +184,7 @@ async def test_notifications_are_accepted(shop: Shop, method: str) -> None:
 
 @virtual_time
 async def test_an_answer_to_nothing_is_refused(shop: Shop) -> None:
-    """DIFFS A6; JR-07."""
+    """JR-07."""
     session = await opened(shop.server)
     answers: list[dict[str, Any]] = [{"result": {}}, {"error": {"code": -1, "message": "x"}}]
     for message in answers:
@@ -199,7 +199,6 @@ async def test_an_answer_to_nothing_is_refused(shop: Shop) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_faulty_arguments_are_a_result_for_the_model(shop: Shop, version: str) -> None:
-    """DIFFS B6."""
     session = await opened(shop.server, version)
     answer = await session.call("echo", {"text": 5})
     assert (answer.status, answer.result["isError"]) == (200, True)
@@ -211,7 +210,7 @@ async def test_faulty_arguments_are_a_result_for_the_model(shop: Shop, version: 
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_what_is_unknown_has_the_codes_of_2025(shop: Shop, version: str) -> None:
-    """SA21; DIFFS B4, B5: a tool and a prompt -32602, a resource -32002."""
+    """SA21: a tool and a prompt -32602, a resource -32002."""
     session = await opened(shop.server, version)
     assert (await session.call("nothing")).error["code"] == -32602
     assert (await session.request("prompts/get", {"name": "nothing"})).error["code"] == -32602
@@ -221,7 +220,7 @@ async def test_what_is_unknown_has_the_codes_of_2025(shop: Shop, version: str) -
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_a_crash_tells_nothing(shop: Shop, version: str) -> None:
-    """DIFFS B8; SA35."""
+    """SA35."""
     session = await opened(shop.server, version)
     answer = await session.call("crash")
     assert (answer.status, answer.error["code"]) == (200, -32603)
@@ -256,7 +255,7 @@ async def test_what_can_not_be_sent_is_that_calls_error(version: str, token: str
 @pytest.mark.parametrize(("version", "structured"), [(V03, None), (V06, {"result": [1, 2]}), (V11, {"result": [1, 2]})])
 @virtual_time
 async def test_structured_content_is_what_the_version_can_say(version: str, structured: Any) -> None:
-    """ERAS: none in 2025-03-26, objects until 2025-11-25; the schema says what is sent."""
+    """None in 2025-03-26, objects until 2025-11-25; the schema says what is sent."""
     server = Server("lists")
 
     @server.tool
@@ -372,13 +371,47 @@ async def test_a_list_that_fits_exactly_has_no_cursor() -> None:
 @pytest.mark.parametrize("method", ["tools/list", "prompts/list", "resources/list", "resources/templates/list"])
 @virtual_time
 async def test_a_cursor_that_was_never_given_is_refused(cursor: Any, method: str) -> None:
-    """Scenario 27; DIFFS B24."""
+    """Scenario 27."""
     session = await opened(make_long(60))
     answer = await session.request(method, {"cursor": cursor})
     if cursor is None:
         assert answer.status in {200, 400}
     else:
         assert (answer.status, answer.error["code"]) == (200, -32602)
+
+
+@virtual_time
+async def test_a_page_past_the_end_is_empty() -> None:
+    """Scenario 27: lists may have become shorter since the cursor was given."""
+    server = make_long(60)
+    session = await opened(server)
+    cursor = (await session.request("tools/list")).result["nextCursor"]
+    for number in range(20):
+        server.remove("tools", f"t{number:03}")
+    result = (await session.request("tools/list", {"cursor": cursor})).result
+    assert (result["tools"], "nextCursor" in result) == ([], False)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@virtual_time
+async def test_asking_for_input_is_an_error_that_names_the_version(version: str) -> None:
+    """Scenario 45: until it is bridged for clients of 2025."""
+
+    def asking(inner: Service) -> Service:
+        async def serve(request: Request, ctx: Context) -> Outcome:
+            return NeedInput({"x": {"method": "roots/list"}}, "state") if request.method == "tools/call" else await inner(request, ctx)
+
+        return serve
+
+    server = Server("asks", middleware=[asking])
+
+    @server.tool
+    async def ask() -> str:
+        return "never"
+
+    answer = await (await opened(server, version)).call("ask")
+    assert (answer.status, answer.error["code"]) == (200, -32603)
+    assert version in answer.error["message"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -423,7 +456,7 @@ async def test_a_name_that_is_taken_is_refused_when_it_is_registered() -> None:
 
 @virtual_time
 async def test_a_request_that_names_the_current_protocol_is_a_current_one(shop: Shop) -> None:
-    """ERAS 4: the body tells, whatever the session header says."""
+    """The body tells, whatever the session header says."""
     session = await opened(shop.server)
     meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": meta}}

@@ -92,7 +92,7 @@ async def test_a_client_of_2025_is_sent_what_its_version_knows_and_no_key_of_the
         assert "result" in answer.message, method
         messages += answer.messages
     for tool in ("echo", "forecast", "blocks", "who", "count", "fail_late", "refuse", "crash", "nobody"):
-        arguments = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}.get(tool, {})
+        arguments: dict[str, Any] = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}.get(tool, {})
         messages += (await session.call(tool, arguments, token="p")).messages
     assert {message["method"] for message in messages if "method" in message} == {"notifications/progress", "notifications/message"}
     assert [key for message in messages for key in meta_keys(message)] == []

@@ -59,7 +59,7 @@ ROOTS = {"roots": [{"uri": "file:///a"}]}
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_a_question_is_on_the_stream_of_its_call_and_the_answer_comes_on_its_own_post(asker: Asker, version: str) -> None:
-    # HL-06, JR-07, HL-04, DIFFS A6
+    # HL-06, JR-07, HL-04
     session = await Legacy(asgi(asker.server), version).connect(capabilities={"roots": {}})
     async with session.open("ask", {}, token=None) as stream, session.listen() as channel:
         question = await stream.message()
@@ -96,7 +96,7 @@ async def test_each_question_gets_its_own_answer_whatever_their_order(asker: Ask
 
 @virtual_time
 async def test_an_answer_that_comes_twice_or_from_elsewhere_is_refused(asker: Asker) -> None:
-    """DIFFS A6; A26: ids of another session are nobody's."""
+    """A26: ids of another session are nobody's."""
     app = asgi(asker.server)
     session, other = await Legacy(app).connect(), await Legacy(app).connect()
     async with session.open("ask", {}, token=None) as stream:
@@ -138,7 +138,7 @@ async def test_a_question_that_is_not_answered_in_time_is_given_up_and_the_clien
 
 @virtual_time
 async def test_a_question_does_not_run_out_of_the_requests_time(asker: Asker) -> None:
-    """FEATURES 6.2: a caller that has had bytes is not cut off; people take their time."""
+    """A caller that has had bytes is not cut off; people take their time."""
     session = await Legacy(asgi(asker.server, request_timeout=1)).connect()
     async with session.open("ask", {"seconds": 600}, token=None) as stream:
         question = await stream.message()

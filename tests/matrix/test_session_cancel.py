@@ -30,7 +30,7 @@ def is_unanswered(answer: Answer) -> bool:
 @pytest.mark.parametrize("tool", ["add_slowly", "nap"])
 @virtual_time
 async def test_a_running_call_that_is_cancelled_is_stopped_and_has_no_answer(shop: Shop, tool: str) -> None:
-    """Scenario 13, running; CN-04, DIFFS A24."""
+    """Scenario 13, running; CN-04."""
     session = await Legacy(asgi(shop.server)).connect()
     began = now()
     call = session.begin(tool, {"seconds": 5, "name": "it"}, request_id=1)
@@ -100,7 +100,7 @@ async def test_a_stream_whose_call_is_cancelled_ends_without_an_answer(shop: Sho
 )
 @virtual_time
 async def test_a_cancellation_of_nothing_is_accepted_and_does_nothing(shop: Shop, params: dict[str, Any] | None) -> None:
-    """Scenarios 13 and 14: unknown ids, ids of another type, and what is no id (`true` is not `1`, A25, DIFFS C9)."""
+    """Scenarios 13 and 14: unknown ids, ids of another type, and what is no id (`true` is not `1`, A25)."""
     session = await Legacy(asgi(shop.server)).connect()
     call = session.begin("nap", {"seconds": 1}, request_id=1)
     answer = await session.notify("notifications/cancelled", params)
@@ -140,7 +140,7 @@ async def test_a_cancellation_of_what_is_over_does_nothing_and_the_id_can_be_use
 
 @virtual_time
 async def test_a_session_can_not_cancel_what_another_one_does(shop: Shop) -> None:
-    """DIFFS C7; A10."""
+    """A10."""
     app = asgi(shop.server)
     first, second = await Legacy(app).connect(), await Legacy(app).connect()
     call = first.begin("nap", {"seconds": 1}, request_id=1)
@@ -151,7 +151,7 @@ async def test_a_session_can_not_cancel_what_another_one_does(shop: Shop) -> Non
 
 @virtual_time
 async def test_a_function_that_does_not_end_when_it_is_cancelled_holds_nobody_up(shop: Shop) -> None:
-    """FEATURES 6.3: the caller is free at once, and the next call waits only for the function itself."""
+    """The caller is free at once, and the next call waits only for the function itself."""
     session = await Legacy(asgi(shop.server)).connect()
     call = session.begin("hold", {}, request_id=1)
     await asyncio.sleep(1)
@@ -182,7 +182,7 @@ async def test_however_an_answer_and_its_cancellation_race_there_is_one_end(shop
 @pytest.mark.parametrize("tool", ["add_slowly", "nap"])
 @virtual_time
 async def test_where_it_is_asked_for_a_cancelled_call_is_answered(shop: Shop, tool: str) -> None:
-    """DIFFS A24 and H: `reply_on_cancel`, of a buffered call; a stream ends without an answer as ever."""
+    """`reply_on_cancel`, of a buffered call; a stream ends without an answer as ever."""
     session = await Legacy(asgi(shop.server, reply_on_cancel=True)).connect()
     call = session.begin(tool, {"seconds": 5}, request_id=1)
     queued = session.begin("add_slowly", {"seconds": 5}, request_id=2)
@@ -221,7 +221,7 @@ async def test_leaving_a_stream_cancels_its_call(shop: Shop, policy: dict[str, A
 
 @virtual_time
 async def test_where_a_connection_is_not_the_call_it_goes_on_and_its_answer_can_be_fetched(shop: Shop) -> None:
-    """HL-07, DIFFS A25: `never`."""
+    """HL-07: `never`."""
     session = await Legacy(asgi(shop.server, cancel_on_disconnect="never"), V11).connect()
     async with session.open("report", {"seconds": 5}, request_id=1) as stream:
         await stream.message()
@@ -236,7 +236,7 @@ async def test_where_a_connection_is_not_the_call_it_goes_on_and_its_answer_can_
 @pytest.mark.parametrize("policy", [{}, {"cancel_on_disconnect": "streaming"}, {"cancel_on_disconnect": "never"}])
 @virtual_time
 async def test_leaving_before_anything_came_does_not_cancel(shop: Shop, policy: dict[str, Any]) -> None:
-    """DIFFS E: only streams are watched; the state of the work is kept."""
+    """Only streams are watched; the state of the work is kept."""
     session = await Legacy(asgi(shop.server, **policy)).connect()
     call = session.begin("add_slowly", {"seconds": 2})
     await asyncio.sleep(0.2)
@@ -248,7 +248,7 @@ async def test_leaving_before_anything_came_does_not_cancel(shop: Shop, policy: 
 
 @virtual_time
 async def test_leaving_before_anything_came_cancels_where_it_always_does(shop: Shop) -> None:
-    """DIFFS A25: `always`."""
+    """The policy `always`."""
     session = await Legacy(asgi(shop.server, cancel_on_disconnect="always")).connect()
     call = session.begin("add_slowly", {"seconds": 20, "name": "it"})
     queued = session.begin("add_slowly", {"seconds": 20, "name": "queued"})
@@ -293,7 +293,7 @@ async def test_delete_answers_or_closes_all_that_waits(shop: Shop, version: str)
 
 @virtual_time
 async def test_delete_and_call_at_once_is_one_or_the_other(shop: Shop) -> None:
-    """FEATURES 6.1, lookup race: a session that dies under a request is 404 or ended, never a crash; also one racing the set-up."""
+    """Lookup race: a session that dies under a request is 404 or ended, never a crash; also one racing the set-up."""
     client = Legacy(asgi(shop.server))
     for turns in range(12):
         session = await client.connect()
@@ -323,7 +323,7 @@ async def test_two_deletes_at_once_end_it_once(shop: Shop) -> None:
 async def test_a_call_whose_task_is_killed_is_answered_and_the_session_goes_on(
     shop: Shop, token: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Scenario 17 and FEATURES 6.2, worker killed: whoever did it, the caller hears of it and the next call has its turn."""
+    """Scenario 17, worker killed: whoever did it, the caller hears of it and the next call has its turn."""
     session = await Legacy(asgi(shop.server)).connect()
     caplog.set_level(logging.ERROR)
     others = asyncio.all_tasks()

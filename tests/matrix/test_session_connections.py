@@ -43,7 +43,7 @@ async def resumed(session: Session, after: str | None) -> list[dict[str, Any]]:
 
 @virtual_time
 async def test_what_waits_for_a_channel_that_is_open_and_dead_is_had_by_whoever_comes_back(shop: Shop) -> None:
-    """A17, HL-18: half-open connections are common; what was said into one is not lost."""
+    """HL-18: half-open connections are common; what was said into one is not lost."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.listen() as dead:
         push(shop, 1)
@@ -202,7 +202,7 @@ async def test_a_stream_of_a_cancelled_call_can_not_be_had_again(shop: Shop) -> 
 
 @virtual_time
 async def test_a_caller_that_timed_out_hears_nothing_more(shop: Shop) -> None:
-    """FEATURES 6.2: it has its answer; what the work says later is said to nobody."""
+    """It has its answer; what the work says later is said to nobody."""
     server = Server("late")
 
     @server.tool
@@ -240,6 +240,28 @@ async def test_work_whose_caller_has_timed_out_can_still_be_cancelled(shop: Shop
     assert (await session.call("look")).text == "0"
     assert now() - began < 0.01
     assert shop.stopped == ["it"]
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+@virtual_time
+async def test_a_large_result_that_was_lost_can_be_fetched(size: int) -> None:
+    """SA07: bounded as the buffer is, its newest event can be had whatever its size; and what looks like the end of an event is none."""
+    server, text = Server("large"), "\r\n\n\u2028\u0085é\ndata: x"
+
+    @server.tool
+    async def large(ctx: Context) -> str:
+        ctx.progress(1)
+        await asyncio.sleep(1)
+        return text + "x" * size
+
+    session = await Legacy(asgi(server, cancel_on_disconnect="never"), V11).connect()
+    async with session.open("large", request_id=1) as stream:
+        await stream.message()
+        stream.severed = True
+        await stream.gone()
+    answer = await session.get(stream.last_id)
+    assert answer.text == text + "x" * size
+    assert (await session.call("large", token="t")).text == text + "x" * size
 
 
 # Functions that misbehave
@@ -283,7 +305,7 @@ async def _fail() -> None:
 
 @virtual_time
 async def test_a_function_that_will_not_be_cancelled_holds_nobody_up(shop: Shop) -> None:
-    """FEATURES 6.3, and the end of its session comes all the same (scenario 16)."""
+    """Scenario 16: the end of its session comes all the same."""
     stopped: list[str] = []
     session = await Legacy(asgi(make_stubborn(stopped))).connect()
     call = session.begin("stubborn", {"seconds": 20}, request_id=1)
@@ -369,7 +391,7 @@ async def test_pushes_race_streams_that_come_and_go_and_none_is_had_twice_or_los
 
 @virtual_time
 async def test_an_old_connection_that_dies_takes_no_new_call_of_the_same_id_along(shop: Shop) -> None:
-    """E1: ids may be used again once a call is over, also while the last words of the old one are still on their way."""
+    """Ids may be used again once a call is over, also while the last words of the old one are still on their way."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.open("count", {"to": 1, "seconds": 0.5}, request_id=1) as old:
         await old.message()
@@ -383,7 +405,6 @@ async def test_an_old_connection_that_dies_takes_no_new_call_of_the_same_id_alon
 
 @virtual_time
 async def test_a_client_may_come_back_while_its_result_is_on_its_way_to_a_dead_connection(shop: Shop) -> None:
-    """E2."""
     session = await Legacy(asgi(shop.server), V11).connect()
     async with session.open("count", {"to": 1, "seconds": 1}, request_id=1) as dead:
         await dead.take(2)
@@ -396,7 +417,6 @@ async def test_a_client_may_come_back_while_its_result_is_on_its_way_to_a_dead_c
 @pytest.mark.parametrize("kind", ["call", "channel"])
 @virtual_time
 async def test_of_two_that_come_back_at_once_one_has_the_stream_and_the_other_a_whole_response(shop: Shop, kind: str) -> None:
-    """E3."""
     session = await Legacy(asgi(shop.server, cancel_on_disconnect="never"), V11).connect()
     first = session.begin("report", {"seconds": 5}, request_id=1, token="t") if kind == "call" else session.start_listening()
     await first.frame()
@@ -414,7 +434,6 @@ async def test_of_two_that_come_back_at_once_one_has_the_stream_and_the_other_a_
 
 @virtual_time
 async def test_a_stream_that_could_have_no_ids_can_not_be_named(shop: Shop) -> None:
-    """E8."""
     for version, buffer in ((V11, 0), (V03, 256), (V06, 256)):
         session = await Legacy(asgi(shop.server, session_buffer=buffer), version).connect()
         async with session.listen() as stream:
@@ -425,7 +444,7 @@ async def test_a_stream_that_could_have_no_ids_can_not_be_named(shop: Shop) -> N
 
 @virtual_time
 async def test_a_single_stream_can_be_taken_over_by_who_names_its_last_event(shop: Shop) -> None:
-    """E9: it stays one stream; the dead connection may not be noticed for minutes."""
+    """It stays one stream; the dead connection may not be noticed for minutes."""
     session = await Legacy(asgi(shop.server, single_stream=True)).connect()
     async with session.listen() as dead:
         push(shop, 1)
@@ -439,7 +458,7 @@ async def test_a_single_stream_can_be_taken_over_by_who_names_its_last_event(sho
 
 @virtual_time
 async def test_a_stream_that_is_still_being_written_holds_its_session(shop: Shop) -> None:
-    """E10, scenario 12."""
+    """Scenario 12."""
     session = await Legacy(asgi(shop.server, session_ttl=10)).connect()
     async with session.open("count", {"to": 1, "seconds": 1}, request_id=1) as slow:
         await slow.message()
@@ -472,7 +491,7 @@ async def test_a_server_whose_send_raises_anything_when_the_client_is_gone_is_un
 
 @virtual_time
 async def test_a_session_that_ended_is_kept_by_nobody(shop: Shop) -> None:
-    """A05, E4, E6, E7: whatever its calls, hooks and connections were up to; told by what is bound to it."""
+    """A05: whatever its calls, hooks and connections were up to; told by what is bound to it."""
 
     class Bound(dict[str, Any]):
         pass
@@ -516,7 +535,7 @@ async def _first_id(stream: Any) -> str:
 
 @virtual_time
 async def test_calls_that_end_before_their_time_leave_no_work_to_the_garbage_collector(shop: Shop) -> None:
-    """E6, E7: a cycle for each would keep its request until the collector comes."""
+    """A cycle for each would keep its request until the collector comes."""
     session = await Legacy(asgi(shop.server)).connect()
 
     async def garbage(rounds: int) -> int:

@@ -78,7 +78,7 @@ async def test_the_hook_runs_once_with_the_reason_and_the_last_state(shop: Shop,
 async def test_a_hook_that_fails_is_logged_and_the_session_is_over_all_the_same(
     reason: str, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A08, DIFFS C10."""
+    """A08."""
     heard: list[str] = []
 
     async def later(reason: str, _: Any) -> None:
@@ -230,7 +230,7 @@ async def test_sessions_cost_no_task_and_their_end_leaves_nothing(shop: Shop) ->
 async def test_whatever_a_hook_raises_ends_its_session_and_nothing_else(
     raised: type[BaseException], is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """E5."""
+    """A08."""
 
     async def later(reason: str, _: Any) -> None:
         raise raised

@@ -120,7 +120,7 @@ async def test_a_call_that_times_out_in_the_queue_never_runs(shop: Shop) -> None
 
 @virtual_time
 async def test_time_counts_from_when_the_call_came_not_from_its_turn(shop: Shop) -> None:
-    """FEATURES 6.2: queue wait included."""
+    """Queue wait included."""
     session = await Legacy(asgi(shop.server, request_timeout=1)).connect()
     began = now()
     first, second = (session.begin("add_slowly", {"seconds": 0.7}) for _ in range(2))
@@ -133,7 +133,7 @@ async def test_time_counts_from_when_the_call_came_not_from_its_turn(shop: Shop)
 
 @virtual_time
 async def test_a_caller_that_has_had_bytes_is_not_cut_off(shop: Shop) -> None:
-    """FEATURES 6.2: no time limit on a stream."""
+    """No time limit on a stream."""
     session = await Legacy(asgi(shop.server, request_timeout=1)).connect()
     answer = await session.call("report", {"seconds": 100}, token="t")
     assert (len(answer.notes), answer.text) == (2, "reported")
@@ -254,7 +254,7 @@ async def test_an_open_channel_holds_its_session(shop: Shop) -> None:
 
 @virtual_time
 async def test_one_of_several_channels_is_enough(shop: Shop) -> None:
-    """Scenario 12, with DIFFS A18."""
+    """Scenario 12."""
     session = await Legacy(asgi(shop.server, session_ttl=0.1)).connect()
     async with session.listen():
         async with session.listen():
@@ -288,7 +288,7 @@ async def test_the_time_runs_again_however_a_call_ended(shop: Shop, end: str) ->
 
 @virtual_time
 async def test_past_the_cap_no_session_begins_until_one_has_ended(shop: Shop) -> None:
-    """Scenario 18; DIFFS C2."""
+    """Scenario 18."""
     client = Legacy(asgi(shop.server, max_sessions=2))
     first = await client.connect()
     await client.connect()
@@ -313,10 +313,20 @@ async def test_two_endpoints_of_one_server_have_a_cap_each(shop: Shop) -> None:
 
 @virtual_time
 async def test_a_burst_does_not_pass_the_cap(shop: Shop) -> None:
-    """FEATURES 6.1 lets a burst overshoot; one process has no reason to."""
+    """One process has no reason to overshoot."""
     client = Legacy(asgi(shop.server, max_sessions=5))
     answers = await asyncio.gather(*(client.try_initialize(request_id=number) for number in range(20)))
     assert sorted(answer.status for answer in answers) == [200] * 5 + [503] * 15
+
+
+@virtual_time
+async def test_what_a_client_makes_a_session_remember_of_it_is_bounded(shop: Shop) -> None:
+    """A07."""
+    client = Legacy(asgi(shop.server))
+    await client.connect(capabilities={"experimental": {"x": {"y": "z" * 1000}}})
+    answer = await client.try_initialize(capabilities={"experimental": {"x": {"y": "z" * 1_000_000}}}, request_id=1)
+    assert (answer.message["id"], answer.error["code"]) == (1, -32602)
+    assert "mcp-session-id" not in answer.headers
 
 
 @virtual_time

@@ -131,6 +131,35 @@ async def test_a_factory_that_fails_is_500_without_detail_and_starts_nothing(kin
 
 
 @virtual_time
+async def test_a_factory_may_wait_and_a_burst_does_not_pass_the_cap(shop: Shop) -> None:
+    # scenario 18: capacity is checked again when the options are there
+    async def bind(caller: Caller) -> dict[str, Any]:
+        await asyncio.sleep(1)
+        return token_of(caller)
+
+    client = Legacy(asgi(shop.server, options=bind, max_sessions=2), headers={"x-token": "one"})
+    answers = await asyncio.gather(*(client.try_initialize(request_id=number) for number in range(6)))
+    assert sorted(answer.status for answer in answers) == [200, 200, 503, 503, 503, 503]
+    session = Session(client, next(answer.headers["mcp-session-id"] for answer in answers if answer.status == 200), V11)
+    assert await options_of(session) == {"token": "one"}
+
+
+@virtual_time
+async def test_a_client_that_leaves_while_its_options_are_made_opens_no_session(shop: Shop) -> None:
+    async def bind(caller: Caller) -> dict[str, Any]:
+        await asyncio.sleep(5)
+        return {}
+
+    client = Legacy(asgi(shop.server, options=bind, max_sessions=1))
+    opening = asyncio.create_task(client.try_initialize())
+    await asyncio.sleep(1)
+    opening.cancel()
+    await asyncio.wait([opening])
+    await asyncio.sleep(10)
+    await client.connect()
+
+
+@virtual_time
 async def test_at_capacity_nothing_is_asked(shop: Shop) -> None:
     """Contract: capacity first, then the factory, then the state."""
     asked: list[Any] = []
@@ -207,7 +236,7 @@ async def test_an_id_that_is_taken_never_opens_somebody_elses_session(shop: Shop
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_without_sessions_everything_works_that_needs_none(shop: Shop, version: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A09, FEATURES 7: no header, no hook, no line in the error log, a hundred times."""
+    """A09: no header, no hook, no line in the error log, a hundred times."""
     caplog.set_level(logging.WARNING)
     client = Legacy(asgi(shop.server, sessions="off"), version)
     answer = await client.try_initialize()
@@ -272,7 +301,7 @@ async def test_without_sessions_an_unserved_version_is_refused(shop: Shop) -> No
 
 @virtual_time
 async def test_without_sessions_leaving_a_stream_ends_its_call(shop: Shop) -> None:
-    """FEATURES 7: tied to the connection; nobody could come back for it."""
+    """Tied to the connection; nobody could come back for it."""
     session = Legacy(asgi(shop.server, sessions="off")).sessionless()
     async with session.open("report", {"seconds": 50}) as stream:
         await stream.message()
@@ -285,7 +314,7 @@ async def test_without_sessions_leaving_a_stream_ends_its_call(shop: Shop) -> No
 
 @virtual_time
 async def test_a_strict_handshake_serves_nothing_but_ping_before_it_is_complete(shop: Shop) -> None:
-    """Scenario 36; DIFFS B2."""
+    """Scenario 36."""
     session = await Legacy(asgi(shop.server, handshake="strict")).initialize()
     assert (await session.request("ping")).result == {}
     for method, params in (("tools/list", None), ("tools/call", {"name": "add"}), ("logging/setLevel", {"level": "info"}), ("x/y", None)):
@@ -328,7 +357,6 @@ async def test_where_only_2025_is_served_a_current_client_learns_it(shop: Shop) 
 
 @virtual_time
 async def test_where_only_the_current_version_is_served_a_2025_client_learns_it(shop: Shop) -> None:
-    """DIFFS A16, A28."""
     client = Legacy(asgi(shop.server, versions=["2026-07-28"]))
     answer = await client.try_initialize()
     assert answer.status == 400

@@ -43,7 +43,7 @@ async def resumed(session: Session, after: str | None) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 @virtual_time
 async def test_get_opens_a_stream_and_pushes_arrive_on_it(shop: Shop, version: str) -> None:
-    # HL-08, HL-13, HL-14, HL-17, DIFFS A23
+    # HL-08, HL-13, HL-14, HL-17
     session = await Legacy(asgi(shop.server), version).connect()
     async with session.listen() as stream:
         headers = dict(stream.sent[0]["headers"])
@@ -82,7 +82,7 @@ async def test_a_get_that_does_not_take_event_streams_is_refused(shop: Shop, acc
 
 @virtual_time
 async def test_each_message_is_on_exactly_one_of_several_streams(shop: Shop) -> None:
-    """DIFFS A18; HL-16."""
+    """HL-16."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.listen() as first, session.listen() as second, session.listen() as third:
         push(shop, *range(20))
@@ -95,7 +95,7 @@ async def test_each_message_is_on_exactly_one_of_several_streams(shop: Shop) -> 
 
 @virtual_time
 async def test_when_one_stream_goes_the_next_takes_over(shop: Shop) -> None:
-    """DIFFS A18: nothing is sent into a stream that is gone."""
+    """Nothing is sent into a stream that is gone."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.listen() as second:
         async with session.listen() as first:
@@ -123,7 +123,7 @@ async def test_answers_and_notes_of_calls_stay_off_the_channel(shop: Shop) -> No
 
 @virtual_time
 async def test_single_stream_refuses_a_second_and_accepts_it_once_the_first_is_gone(shop: Shop) -> None:
-    """Scenario 23, compatible; DIFFS A18, H."""
+    """Scenario 23, compatible."""
     session = await Legacy(asgi(shop.server, single_stream=True)).connect()
     async with session.listen():
         answer = await session.get()
@@ -138,7 +138,7 @@ async def test_single_stream_refuses_a_second_and_accepts_it_once_the_first_is_g
 
 @virtual_time
 async def test_a_second_stream_is_accepted_by_default(shop: Shop) -> None:
-    """Scenario 23; DIFFS A18."""
+    """Scenario 23."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.listen(), session.listen() as second:
         assert not second.ended
@@ -216,7 +216,7 @@ async def test_the_buffer_is_as_large_as_it_is_told_to_be(shop: Shop) -> None:
 
 @virtual_time
 async def test_a_fresh_stream_brings_nothing_old(shop: Shop) -> None:
-    """FEATURES 5.3: only who names an event gets what followed it."""
+    """Only who names an event gets what followed it."""
     session = await Legacy(asgi(shop.server)).connect()
     async with session.listen() as stream:
         push(shop, 1)
@@ -284,7 +284,7 @@ async def test_an_answer_that_streams_has_notes_first_and_its_response_last(shop
 async def test_what_a_client_accepts_decides_how_an_answer_travels(
     shop: Shop, token: str | None, accept: str | None, streams: bool
 ) -> None:
-    """Scenario 30; DIFFS A17: progress that can't travel is dropped, the answer is the same."""
+    """Scenario 30: progress that can't travel is dropped, the answer is the same."""
     session = await Legacy(asgi(shop.server)).connect()
     session.client.headers = {} if accept is None else {"accept": accept}
     answer = await session.call("count", {"to": 3}, token=token)
@@ -367,7 +367,7 @@ def make_poller() -> Server:
 
 @virtual_time
 async def test_a_server_may_hang_up_and_the_rest_is_fetched(shop: Shop) -> None:
-    """HL-09, HL-10, HL-19, DIFFS A20: it says when to come back, and the work goes on."""
+    """HL-09, HL-10, HL-19: it says when to come back, and the work goes on."""
     session = await Legacy(asgi(make_poller()), V11).connect()
     first = await session.call("work", {"seconds": 10}, request_id=1, token="t")
     assert [frame.retry for frame in first.frames if frame.retry is not None] == [250]
@@ -431,7 +431,7 @@ async def test_hanging_up_means_nothing_where_there_is_no_stream(shop: Shop) -> 
 
 @virtual_time
 async def test_a_stream_can_be_taken_over_from_a_connection_that_is_dead_but_open(shop: Shop) -> None:
-    """A17: half-open connections are common; the client that comes back has the stream."""
+    """Half-open connections are common; the client that comes back has the stream."""
     session = await Legacy(asgi(shop.server, cancel_on_disconnect="never"), V11).connect()
     async with session.open("report", {"seconds": 2}, request_id=1) as dead:
         await dead.message()

@@ -70,7 +70,7 @@ async def test_a_client_that_takes_streams_only_gets_initialize_as_a_stream(shop
 
 @virtual_time
 async def test_session_ids_are_long_and_never_alike(shop: Shop) -> None:
-    # HL-20
+    # HL-20, SC-05
     client = Legacy(asgi(shop.server))
     ids = {(await client.initialize()).id for _ in range(200)}
     assert len(ids) == 200
@@ -94,7 +94,7 @@ async def test_only_initialize_names_the_session(shop: Shop) -> None:
 @pytest.mark.parametrize("asked", ["2024-11-05", "2024-10-07", "2026-07-28", "1900-01-01", "latest", "", None])
 @virtual_time
 async def test_an_unknown_version_is_answered_with_the_newest_of_2025(shop: Shop, asked: str | None) -> None:
-    # VN-20, DIFFS B1: never with the current one, which has no sessions
+    # VN-20: never with the current one, which has no sessions
     client = Legacy(asgi(shop.server), V11)
     answer = await client.try_initialize(params={"protocolVersion": asked})
     if asked is None:
@@ -126,7 +126,6 @@ async def test_what_a_client_said_of_itself_is_known_throughout_the_session(shop
 
 @virtual_time
 async def test_a_session_can_not_be_initialized_again(shop: Shop) -> None:
-    """DIFFS B3."""
     client = Legacy(asgi(shop.server))
     session = await client.connect()
     await session.call("add")
@@ -160,7 +159,7 @@ async def test_a_current_client_does_not_notice_sessions(shop: Shop) -> None:
 
 @virtual_time
 async def test_a_message_without_the_session_is_refused_with_its_id(shop: Shop) -> None:
-    """DIFFS A1; HL-22."""
+    """HL-22."""
     session = await Legacy(asgi(shop.server)).connect()
     session.id = None
     answers = await everywhere(session)
@@ -174,7 +173,7 @@ async def test_a_message_without_the_session_is_refused_with_its_id(shop: Shop) 
 @pytest.mark.parametrize("kind", ["made up", "deleted", "expired"])
 @virtual_time
 async def test_an_unknown_session_is_404_everywhere(shop: Shop, kind: str) -> None:
-    """A02, A04, A60, SA22; scenario 16; DIFFS A2, A4; HL-23."""
+    """A02, A04, A60, SA22; scenario 16; HL-23."""
     session = await Legacy(asgi(shop.server, session_ttl=2)).connect()
     if kind == "made up":
         session.id = SECRET
@@ -233,7 +232,7 @@ async def test_other_verbs_are_told_which_there_are(shop: Shop) -> None:
 @pytest.mark.parametrize("options", [{}, {"json_only": True}, {"sessions": "off"}], ids=str)
 @virtual_time
 async def test_a_current_client_that_tries_another_verb_is_refused_in_its_own_words(shop: Shop, options: dict[str, Any]) -> None:
-    """DIFFS A16, JR-09: the current protocol has no `id` where none is known."""
+    """JR-09: the current protocol has no `id` where none is known."""
     session = Legacy(asgi(shop.server, **options)).sessionless()
     for answer in (await session.get(mcp_protocol_version="2026-07-28"), await session.delete(mcp_protocol_version="2026-07-28")):
         assert answer.status == 405
@@ -248,7 +247,7 @@ async def test_a_current_client_that_tries_another_verb_is_refused_in_its_own_wo
 @pytest.mark.parametrize("verb", ["POST", "GET", "DELETE"])
 @virtual_time
 async def test_a_version_header_that_is_not_served_is_refused(shop: Shop, version: str, verb: str) -> None:
-    """DIFFS A7; VN-24."""
+    """VN-24."""
     session = await Legacy(asgi(shop.server)).connect()
     if verb == "POST":
         answer = await session.call("echo", {"text": "x"}, mcp_protocol_version=version)
@@ -282,7 +281,7 @@ async def test_the_version_header_of_initialize_itself_may_be_anything_served(sh
 
 @virtual_time
 async def test_a_session_of_somebody_else_is_no_session(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    """A26, SA23, DIFFS C4: POST, GET, DELETE, cancellations and replays alike; the function does not run, and a log tells."""
+    """A26, SA23, SC-05: POST, GET, DELETE, cancellations and replays alike; the function does not run, and a log tells."""
     client = Legacy(asgi(shop.server, principal=as_user), state={"user": "alice"})
     session = await client.connect()
     slow = session.begin("nap", {"seconds": 5}, request_id="nap")
@@ -317,7 +316,7 @@ async def test_functions_see_who_sent_this_very_request(shop: Shop) -> None:
 
 @virtual_time
 async def test_delete_ends_a_session_once(shop: Shop) -> None:
-    """A08, DIFFS A19."""
+    """A08."""
     session = await Legacy(asgi(shop.server)).connect()
     await session.call("add")
     answer = await session.delete()

@@ -48,9 +48,9 @@ ECHO = call("echo", TEXT)
 WAIT = call("wait", TEXT)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """The garbage collector runs only when it is asked to."""
+    """The garbage collector runs only when it is asked to: what it finds of earlier tests would enter functions too."""
     gc.collect()
     gc.disable()
     yield
@@ -88,7 +88,6 @@ async def test_a_call_in_a_session_costs_the_same_among_many_sessions_and_tools(
     assert await session_calls(crowded) == few
 
 
-@pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize(
     "exchange", [pytest.param(ECHO, id="at once"), pytest.param(WAIT, id="after a while"), pytest.param(call("x", {}), id="never")]
 )
@@ -105,7 +104,6 @@ async def test_a_request_leaves_no_garbage(exchange: Exchange, monkeypatch: pyte
     assert gc.collect() == 0
 
 
-@pytest.mark.usefixtures("collector")
 @pytest.mark.parametrize(
     "make",
     [

@@ -24,6 +24,7 @@ from callboard.legacy.session import Call, Phase, Session, Track
 from callboard.server.context import Context
 from callboard.server.state import Hello, Turn
 from callboard.server.subscriptions import MAX_RESOURCES
+from callboard.transport.endpoint import read_cancelled
 from callboard.transport.stream import nobody
 from callboard.wire.jsonrpc import RawNotification, RawRequest, RawResponse, RequestId
 
@@ -34,14 +35,6 @@ _log = logging.getLogger("callboard")
 SETTLE = 1.0
 _RUNNING, _OVER = Phase.RUNNING, Phase.OVER
 _CANCELLED = State.CANCELLED
-
-
-class _Cancelled(msgspec.Struct):
-    request_id: RequestId = msgspec.field(name="requestId")
-    reason: str | None = None
-
-
-_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
 def make_hello(opening: Opening, session_id: str | None, options: Any) -> Hello:
@@ -141,6 +134,11 @@ class Actor:
         """How the client introduced itself."""
         opening = self.opening
         return make_hello(opening, self.id, self.options)
+
+    @property
+    def log_level(self) -> str | None:
+        """The least severe level that the client wants to see now."""
+        return self.envelope.log_level
 
     # Requests
 
@@ -371,13 +369,9 @@ class Actor:
         if message.method == "notifications/initialized":
             self.machine.initialized = True
         elif message.method == "notifications/cancelled":
-            try:
-                cancelled = _decode_cancelled(message.params or b"{}")
-            except msgspec.DecodeError as error:
-                _log.debug("Ignored a cancellation: %s", error)
-                return
-            _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
-            self.cancel(cancelled.request_id)
+            request_id = read_cancelled(message)
+            if request_id is not None:
+                self.cancel(request_id)
         else:
             _log.debug("Ignored a notification: %.80r", message.method)
 
@@ -424,7 +418,7 @@ class Actor:
             return
         if exchange is not None and exchange.emit(message):
             return
-        if self.machine.channel_read:
+        if self.machine.channel_read and (exchange is None or (exchange.open and not exchange.streams)):
             self.push(message)
         elif not lenient:
             raise NoAnswerError("There is no stream to ask the client on: it takes none for this call, and reads no GET stream.")

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from callboard.core.era import Envelope, Request
+from callboard.core.era import Request
 from callboard.core.outcome import Outcome, Reply
-from callboard.legacy.codec import DEFAULT_LOG_LEVEL, Codec
+from callboard.legacy.codec import Codec
 from callboard.wire.jsonrpc import RequestId, encode
 from callboard.wire.versions import LEGACY
 
@@ -34,7 +34,6 @@ class Codec2024(Codec):
         Codec.__init__(self, LEGACY[-1], supported=supported)
         self.version = VERSION
         self.features = msgspec.structs.replace(self.features, batching=False)
-        self.base = Envelope(VERSION, {}, log_level=DEFAULT_LOG_LEVEL)
 
     def render(self, request_id: RequestId | None, outcome: Outcome, request: Request | None) -> tuple[int, bytes]:
         """Encode an outcome; see `Codec`."""

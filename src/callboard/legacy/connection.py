@@ -156,7 +156,8 @@ class Connection(Outlet):
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
             return
         while not self._gone and (write := exchange.take()) is not None:
-            await self._write(write)
+            if not self._write_whole(write):
+                await self._write(write)
             if write.last:
                 return
         if self._gone or not self._begun:

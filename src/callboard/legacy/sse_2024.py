@@ -167,11 +167,8 @@ class LegacyAndSse(Legacy):
 
     def _find_stream(self, http: HttpCall) -> SseStream | None:
         """The stream that a POST names, for whoever opened it (rule 2)."""
-        try:
-            names = parse_qs(http.scope["query_string"].decode("latin-1"), max_num_fields=16).get("session_id", [""])
-        except ValueError:
-            return None
-        stream = self._streams.get(names[0])
+        named = parse_qs(http.scope["query_string"].decode("latin-1")).get("session_id", [""])
+        stream = self._streams.get(named[0])
         if stream is not None and stream.principal != http.principal:
             _log.warning("A POST named an HTTP+SSE stream of somebody else.")
             return None

@@ -106,7 +106,7 @@ class SseStream(Outlet):
         """Serve a request, or a batch, of the session."""
         actor = self.actor
         assert actor is not None
-        exchange = Exchange(nobody, streams=isinstance(message, RawRequest))
+        exchange = Exchange(nobody)
         exchange.wake = partial(self._hear, exchange, message.id if isinstance(message, RawRequest) else None)
         self._unread[exchange] = None
         state = http.scope.get("state")
@@ -165,8 +165,6 @@ class SseStream(Outlet):
 
     def _hear(self, call: Exchange, request_id: RequestId | None) -> None:
         """A call has something to say, is over, or has said more than fits."""
-        if call not in self._unread:
-            return
         if call.overflowed:
             self._forget(call)
             if self.actor is not None and request_id is not None:
@@ -235,7 +233,8 @@ class SseStream(Outlet):
         self.exchange.cancel()
         self.exchange.wake = nobody
         if self.actor is not None and self._track is not None:
+            self._track.outlet = None
             self.actor.end(self.reason)
-            self._track.outlet = self.actor = None
+            self.actor = None
         for call in list(self._unread):
             self._forget(call)

@@ -76,6 +76,11 @@ class Session(Protocol):
         """How its client introduced itself."""
         ...
 
+    @property
+    def log_level(self) -> str | None:
+        """The least severe level that its client wants to see now."""
+        ...
+
     def disconnect(self, exchange: Exchange, retry: float) -> None:
         """Close the connection that one call is answered on, and go on with the call; on the event loop only.
 
@@ -372,7 +377,7 @@ class Context:
         """
         if level not in _SEVERITY:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(LOG_LEVELS)}.")
-        wanted = self.request.envelope.log_level
+        wanted = self._log_level
         if wanted is None or _SEVERITY[level] < _SEVERITY[wanted]:
             return _READY
         params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
@@ -382,10 +387,15 @@ class Context:
             raise TypeError(f"ctx.log: its data has no JSON form ({type(error).__name__}); pass a str, or what JSON can say.") from error
         return self._on_loop(partial(self._log, note))
 
+    @property
+    def _log_level(self) -> str | None:
+        """The least severe level that the client wants: a session's may change while its calls run (LG-05)."""
+        return self.request.envelope.log_level if self.session is None else self.session.log_level
+
     def report_dropped(self) -> None:
         """Tell the client how many log messages it was too slow for, and start counting anew; on the event loop only."""
         dropped, self.exchange.dropped = self.exchange.dropped, 0
-        wanted = self.request.envelope.log_level or "warning"
+        wanted = self._log_level or "warning"
         level = wanted if _SEVERITY[wanted] > _SEVERITY["warning"] else "warning"
         params = {"level": level, "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
         self.exchange.emit(encode_notification("notifications/message", params), key="dropped")

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
+import msgspec
+
 from callboard.core.era import Era, Headers, Request
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Outcome
@@ -20,9 +22,17 @@ from callboard.server.workers import Workers
 from callboard.transport.stream import Pulse, Receive, Scope, Send
 from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, RawResponse, RequestId
 
-__all__ = ["Endpoint", "HttpCall", "Older", "PipeSession"]
+__all__ = ["Endpoint", "HttpCall", "Older", "PipeSession", "read_cancelled"]
 
 _log = logging.getLogger("callboard")
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
+    reason: str | None = None
+
+
+_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
 class HttpCall:
@@ -332,3 +342,14 @@ def _place(request: Request) -> str:
     """The method and what it was asked for, printable: for the log."""
     mirrored = request.row.mirrored
     return f"{request.method} {getattr(request.params, mirrored)[:100]!a}" if mirrored else request.method
+
+
+def read_cancelled(message: RawNotification) -> RequestId | None:
+    """The request that a `notifications/cancelled` names; None when it names none (CN-06)."""
+    try:
+        cancelled = _decode_cancelled(message.params or b"{}")
+    except msgspec.DecodeError as error:
+        _log.debug("Ignored a cancellation: %s", error)
+        return None
+    _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
+    return cancelled.request_id

@@ -20,14 +20,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-import msgspec
-
 from callboard.core.era import Era
 from callboard.core.exchange import HARD_CAP, Exchange
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
 from callboard.server.context import Mount
-from callboard.transport.endpoint import Endpoint, PipeSession
+from callboard.transport.endpoint import Endpoint, PipeSession, read_cancelled
 from callboard.wire.jsonrpc import (
     Batch,
     Malformed,
@@ -56,14 +54,6 @@ _log = logging.getLogger("callboard")
 
 # Takes encoded messages, in order, to write each as one line. Returns None when that is done, else something to await until it is.
 WriteLines = Callable[[list[bytes]], Awaitable[None] | None]
-
-
-class _Cancelled(msgspec.Struct):
-    request_id: RequestId = msgspec.field(name="requestId")
-    reason: str | None = None
-
-
-_decode_cancelled = msgspec.json.Decoder(_Cancelled).decode
 
 
 class Lines:
@@ -314,13 +304,9 @@ class Pipe:
                 return
             _log.debug("Ignored a notification: %.80r", message.method)
             return
-        try:
-            cancelled = _decode_cancelled(message.params or b"{}")
-        except msgspec.DecodeError as error:
-            _log.debug("Ignored a cancellation: %s", error)
-            return
-        _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
-        self._cancel(cancelled.request_id)
+        request_id = read_cancelled(message)
+        if request_id is not None:
+            self._cancel(request_id)
 
     def _cancel(self, request_id: RequestId) -> None:
         """Stop a request without an answer; nothing happens when it is not in flight."""

@@ -12,12 +12,25 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMa
 from contextlib import suppress
 from functools import partial
 from types import coroutine
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from callboard.core.exchange import Exchange, State, Write
 from callboard.core.sse import comment
 
-__all__ = ["WATCH_AFTER", "Outlet", "Pulse", "Receive", "Scope", "Send", "Stream", "nobody", "send_answer"]
+__all__ = [
+    "WATCH_AFTER",
+    "WHOLE_WRITERS",
+    "Outlet",
+    "Pulse",
+    "Receive",
+    "Scope",
+    "Send",
+    "Stream",
+    "WholeWriter",
+    "nobody",
+    "send_answer",
+    "write_whole",
+]
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -30,8 +43,27 @@ _JSON_TYPE = (b"content-type", b"application/json")
 _RETRY_LATER = (b"retry-after", b"1")
 # X-Accel-Buffering: HM-12.
 _SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+# The same as they are written.
+_JSON_LINES = b"content-type: application/json\r\n"
+_SSE_LINES = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
 _COMMENT = comment()
 _DONE = State.DONE
+
+
+class WholeWriter(NamedTuple):
+    """A way of an HTTP server to take a whole answer at once, in place of its ASGI `send`.
+
+    Attributes:
+        ready: Whether it can now, given the owner of `send`.
+        write: Writes status, header lines of the content but for its length, further headers, and body.
+    """
+
+    ready: Callable[[Any], bool]
+    write: Callable[[Any, int, bytes, list[tuple[bytes, bytes]], bytes], None]
+
+
+# By the type that owns the server's `send`.
+WHOLE_WRITERS: dict[type, WholeWriter] = {}
 
 
 def nobody() -> None:
@@ -157,6 +189,16 @@ class Outlet:
         finally:
             self._writer = None
 
+    def _write_whole(self, write: Write) -> bool:
+        """Write an answer that begins and ends with this write; False where that takes `_write`."""
+        status, notes = write.status, write.notes
+        if not (status and write.last) or whole_writer(self._send) is None:
+            return False
+        if write.streaming:
+            return write_whole(self._send, status, _SSE_LINES, self._headers, self.frame(notes, first=True))
+        extra = [*self._headers, _RETRY_LATER] if status == 503 else self._headers
+        return write_whole(self._send, status, _JSON_LINES if notes else b"", extra, notes[0] if notes else b"")
+
     async def _write(self, write: Write) -> None:
         notes, status = write.notes, write.status
         if status and not write.streaming:
@@ -167,11 +209,7 @@ class Outlet:
             if not write.last:
                 self._pulse.join(self)
                 self._watch()  # a stream is watched from its first byte on: a listener that dies gives its place back at once
-            headers = [*self._headers, *_SSE_HEADERS]
-            if write.last:
-                await send_whole(self._send, status, [*headers, (b"content-length", b"%d" % len(body))], body)
-                return
-            await self._send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *_SSE_HEADERS]})
         self._quiet = False
         await self._send({"type": "http.response.body", "body": body, "more_body": not write.last})
 
@@ -252,7 +290,8 @@ class Stream(Outlet):
             if self._writer is not None:
                 await self._writer
             while (write := exchange.take()) is not None:
-                await self._write(write)
+                if not self._write_whole(write):
+                    await self._write(write)
                 if write.last:
                     break
         except asyncio.CancelledError:
@@ -306,27 +345,41 @@ async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[by
         body: Encoded JSON; empty for none.
         extra: Headers beside the content's own.
     """
+    if status == 503:
+        extra = [*extra, _RETRY_LATER]
+    if write_whole(send, status, _JSON_LINES if body else b"", extra, body):
+        return
     headers = [*extra, (b"content-length", b"%d" % len(body))]
     if body:
         headers.append(_JSON_TYPE)
-    if status == 503:
-        headers.append(_RETRY_LATER)
-    await send_whole(send, status, headers, body)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-async def send_whole(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    """Send head and body, in one step where the HTTP server can and nobody between it and us listens (`http_server.make_cycle`).
+def whole_writer(send: Send) -> WholeWriter | None:
+    """What can write a whole answer in place of `send`; None where somebody in between has a `send` of his own."""
+    owner = getattr(send, "__self__", None)
+    writer = WHOLE_WRITERS.get(type(owner))
+    return writer if writer is not None and writer.ready(owner) else None
+
+
+def write_whole(send: Send, status: int, lines: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
+    """Write a whole answer without a coroutine, where the HTTP server can.
 
     Args:
         send: ASGI send.
         status: HTTP status.
-        headers: All headers, `content-length` among them.
+        lines: Headers of the content as they are written, but for its length.
+        headers: Further headers.
         body: The whole body.
+
+    Returns:
+        Whether it is done; if not, `send` must do it.
     """
-    answer = getattr(getattr(send, "__self__", None), "answer_whole", None)
-    if answer is None or not answer(status, headers, body):
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    writer = whole_writer(send)
+    if writer is not None:
+        writer.write(getattr(send, "__self__", None), status, lines, headers, body)
+    return writer is not None
 
 
 @coroutine

@@ -239,6 +239,94 @@ def test_an_overflow_frees_those_who_wait() -> None:
     assert told.count == 1
 
 
+# ------------------------------------------------------------------------------------------- a stream begun early, or begun again
+
+
+def test_a_stream_can_begin_before_there_is_a_note() -> None:
+    exchange, wakes = make()
+    exchange.open_stream()
+    exchange.open_stream()
+    assert wakes.count == 1
+    assert exchange.take() == Write(200, True, [], last=False)
+    assert exchange.take() is None
+    exchange.emit(b"one")
+    exchange.finish(400, b"no")
+    assert exchange.take() == Write(0, False, [b"one", b"no"], last=True)
+
+
+def test_a_stream_that_has_begun_does_not_begin_again() -> None:
+    exchange, wakes = make()
+    exchange.emit(b"one")
+    exchange.take()
+    exchange.open_stream()
+    assert exchange.take() is None
+    assert wakes.count == 1
+
+
+@pytest.mark.parametrize("end", ["finish", "cancel"])
+def test_what_is_over_does_not_begin(end: str) -> None:
+    exchange, wakes = make()
+    exchange.finish(404, b"no") if end == "finish" else exchange.cancel()
+    state = exchange.state
+    exchange.open_stream()
+    assert exchange.state is state
+    assert wakes.count == 0
+
+
+def test_where_the_client_can_not_stream_none_begins() -> None:
+    exchange, wakes = make(streams=False)
+    exchange.open_stream()
+    assert exchange.state is State.OPEN
+    assert exchange.take() is None
+    assert wakes.count == 0
+
+
+def test_over_another_connection_the_head_goes_out_again() -> None:
+    exchange, old = make()
+    exchange.emit(b"one")
+    exchange.take()
+    new = Wakes()
+    exchange.reopen(new)
+    assert not exchange.begun
+    assert exchange.take() == Write(200, True, [], last=False)
+    exchange.emit(b"two")
+    assert (old.count, new.count) == (1, 1)
+    exchange.finish(400, b"no")
+    assert exchange.take() == Write(0, False, [b"two", b"no"], last=True)
+
+
+def test_what_waited_for_the_old_connection_goes_out_over_the_new_one() -> None:
+    exchange, _ = make()
+    exchange.emit(b"one")
+    exchange.take()
+    exchange.emit(b"two")
+    exchange.finish(200, b"yes")
+    exchange.reopen(Wakes())
+    assert exchange.take() == Write(200, True, [b"two", b"yes"], last=True)
+
+
+def test_what_has_ended_does_not_end_again_over_another_connection() -> None:
+    exchange, _ = make()
+    exchange.emit(b"one")
+    exchange.finish(200, b"yes")
+    assert not exchange.ended
+    exchange.take()
+    assert exchange.ended
+    exchange.reopen(Wakes())
+    assert exchange.take() is None
+
+
+def test_after_an_overflow_it_may_go_on_with_what_comes() -> None:
+    exchange, wakes = make()
+    while exchange.emit(BIG):
+        pass
+    exchange.restart()
+    assert not exchange.overflowed
+    assert exchange.emit(b"more")
+    assert exchange.take() == Write(200, True, [b"more"], last=False)
+    assert wakes.count == 3
+
+
 # ------------------------------------------------------------------------------------------------------------------- a random walk
 
 KEYS = ["", "", "progress", "tools", "uri:a", "uri:b"]
@@ -260,7 +348,7 @@ class Walk(RuleBasedStateMachine):
         self.taken: dict[int, tuple[str, bool]] = {}
         self.refused_logs = 0
         self.read: list[bytes] = []
-        self.writes: list[Write] = []
+        self.connections: list[list[Write]] = [[]]
         self.answer: tuple[int, bytes] | None = None
         self.cancelled = False
         self.expected_wakes = 0
@@ -302,6 +390,19 @@ class Walk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.exchange is not None)
     @rule()
+    def open_stream(self) -> None:
+        self.expected_wakes += self.exchange.streams and self.exchange.state is State.OPEN
+        self.exchange.open_stream()
+
+    @precondition(lambda self: self.exchange is not None and self.exchange.state is State.STREAMING)
+    @rule()
+    def reopen(self) -> None:
+        """The reader comes back over another connection, which begins with a head of its own."""
+        self.exchange.reopen(self.wakes)
+        self.connections.append([])
+
+    @precondition(lambda self: self.exchange is not None)
+    @rule()
     def cancel(self) -> None:
         self.cancelled = self.cancelled or self.exchange.open
         self.exchange.cancel()
@@ -316,7 +417,7 @@ class Walk(RuleBasedStateMachine):
         assert not self.cancelled, "HM-15"
         waiting = sum(map(len, write.notes))
         assert waiting <= HARD_CAP + (1 + len(set(KEYS))) * (max(SIZES) + 20), "bounded, whatever was emitted"
-        self.writes.append(write)
+        self.connections[-1].append(write)
         notes = write.notes
         if write.last:
             assert self.answer is not None
@@ -342,18 +443,18 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def one_head_and_one_end(self) -> None:
-        if not self.writes:
-            return
-        first, *others = self.writes
-        assert first.status
-        assert all(not write.status for write in others)
-        assert [write.last for write in self.writes[:-1]] == [False] * len(others)
-        if not first.streaming:
-            assert first.last
-            assert self.answer is not None
-            assert first.status == self.answer[0]
-        else:
-            assert first.status == 200
+        every = [write for connection in self.connections for write in connection]
+        assert not any(write.last for write in every[:-1])
+        for first, *others in filter(None, self.connections):
+            assert first.status
+            assert all(not write.status for write in others)
+            if not first.streaming:
+                assert first.last
+                assert len(every) == 1
+                assert self.answer is not None
+                assert first.status == self.answer[0]
+            else:
+                assert first.status == 200
 
     @invariant()
     def counts(self) -> None:
@@ -366,7 +467,7 @@ class Walk(RuleBasedStateMachine):
         """Whatever happened, an answer that was taken arrives."""
         if self.answer is not None:
             self.take()
-            assert self.writes[-1].last
+            assert [write for connection in self.connections for write in connection][-1].last
         super().teardown()
 
 

@@ -18,7 +18,11 @@ import asgi_driver
 from asgi_driver import JSON, Answer, Application, Event
 from legacy_driver import V11, Methods, bound, judge
 from oracles import mcp_types_result
+from shop import Shop
 from virtual_time import settle
+
+from callboard import asgi
+from callboard.transport.asgi import App
 
 V24 = "2024-11-05"
 
@@ -258,3 +262,23 @@ async def connected(app: Application, version: str = V11, **options: Any) -> Asy
         yield client
     finally:
         await client.leave()
+
+
+def make_app(shop: Shop, **options: Any) -> App:
+    """A shop that offers HTTP+SSE."""
+    return asgi(shop.server, sse_path="/sse", **options)
+
+
+def texts(messages: list[Any]) -> list[Any]:
+    """What messages say: progress, the data of a log, the text of a result, the code of an error."""
+    return [text(message) for message in messages]
+
+
+def text(message: Any) -> Any:
+    """What one message says."""
+    if "error" in message:
+        return message["error"]["code"]
+    if "result" in message:
+        return message["result"]["content"][0]["text"]
+    params = message["params"]
+    return params["progress"] if "progress" in params else params.get("data", message["method"])

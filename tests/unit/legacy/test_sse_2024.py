@@ -1,4 +1,4 @@
-"""HTTP+SSE, the transport of 2024-11-05: where it is, whose it is, what flows over it, what it costs, and how it ends."""
+"""HTTP+SSE, the transport of 2024-11-05: where it is, whose it is, and what flows over it."""
 
 import asyncio
 import json
@@ -9,13 +9,10 @@ import pytest
 from asgi_driver import make_meta
 from legacy_driver import V03, V06, V11, VERSIONS, Legacy
 from shop import TOPIC, Shop
-from unit.legacy.sse_client import V24, SseClient, Stream, connected, read_events
-from virtual_time import now, settle, virtual_time
+from unit.legacy.sse_client import V24, SseClient, Stream, connected, make_app, text, texts
+from virtual_time import settle, virtual_time
 
 from callboard import Context, RegistrationError, Server, asgi, types
-from callboard.core.exchange import HARD_CAP, SOFT_CAP
-from callboard.legacy.sse_stream import LAST_WORDS, LIFETIME, MAX_CALLS
-from callboard.transport.asgi import App
 
 MIB = 1024 * 1024
 
@@ -23,24 +20,6 @@ MIB = 1024 * 1024
 @pytest.fixture
 def shop() -> Shop:
     return Shop()
-
-
-def make_app(shop: Shop, **options: Any) -> App:
-    return asgi(shop.server, sse_path="/sse", **options)
-
-
-def texts(messages: list[Any]) -> list[Any]:
-    """What messages say: progress, the data of a log, the text of a result, the code of an error."""
-    return [text(message) for message in messages]
-
-
-def text(message: Any) -> Any:
-    if "error" in message:
-        return message["error"]["code"]
-    if "result" in message:
-        return message["result"]["content"][0]["text"]
-    params = message["params"]
-    return params["progress"] if "progress" in params else params.get("data", message["method"])
 
 
 # Options
@@ -364,10 +343,17 @@ async def test_the_handshake_may_be_demanded(shop: Shop) -> None:
 @virtual_time
 async def test_a_client_that_tries_the_current_protocol_first_falls_back(shop: Shop) -> None:
     """HL-28, VN-17: -32601 is what a server of 2025 says to `server/discover`."""
-    async with connected(make_app(shop)) as client:
+    client = SseClient(make_app(shop))
+    await client.open()
+    for _ in range(2):
         answer = await client.request("server/discover", {"_meta": make_meta()})
         assert answer["error"]["code"] == -32601
         assert "2026-07-28" in answer["error"]["message"]
+    await client.initialize()
+    answer = await client.request("tools/call", {"name": "echo", "arguments": {"text": "x"}, "_meta": make_meta()})
+    assert answer["error"]["code"] == -32601
+    assert shop.ran == []
+    await client.leave()
 
 
 @virtual_time
@@ -536,290 +522,6 @@ async def test_a_client_that_leaves_during_initialize_leaves_no_session(shop: Sh
     assert shop.over == [("closed", 0)]
     async with connected(client.app):  # the one session is free again
         pass
-
-
-# Caps
-
-
-@virtual_time
-async def test_so_many_streams_and_no_more(shop: Shop) -> None:
-    app = make_app(shop, max_sse_connections=2)
-    clients = [SseClient(app) for _ in range(2)]
-    for client in clients:
-        await client.open()
-    refused = SseClient(app).get()
-    await refused.ended()
-    assert refused.sent[0]["status"] == 503
-    assert dict(refused.sent[0]["headers"])[b"retry-after"]
-    assert "max_sse_connections" in json.loads(refused.body)["error"]["message"]
-    await clients[0].leave()
-    async with connected(app) as another:
-        assert await another.call("echo", text="in") == "in"
-    await clients[1].leave()
-
-
-@virtual_time
-async def test_sessions_count_among_the_others(shop: Shop) -> None:
-    app = make_app(shop, max_sessions=1)
-    client = SseClient(app)
-    await client.open()
-    await Legacy(app).connect()
-    assert "max_sessions" in (await client.initialize())["error"]["message"]
-    await client.leave()
-
-
-@virtual_time
-async def test_so_many_calls_of_one_stream_and_no_more(shop: Shop) -> None:
-    async with connected(make_app(shop)) as client:
-        for _ in range(MAX_CALLS):
-            await client.begin_call("nap", {"seconds": 10})
-        assert (await client.request("ping"))["error"]["code"] == -32603
-        assert texts([await client.message() for _ in range(MAX_CALLS)]) == ["rested"] * MAX_CALLS
-        assert (await client.request("ping"))["result"] == {}
-
-
-@virtual_time
-async def test_a_silent_stream_is_kept_alive(shop: Shop) -> None:
-    """HM-13."""
-    async with connected(make_app(shop, keep_alive=15)) as client:
-        for _ in range(3):
-            began = now()
-            before = client.stream.comments
-            await client.stream.until(lambda before=before: client.stream.comments > before)
-            assert now() - began <= 15
-        assert await client.untaken() == []
-
-
-@virtual_time
-async def test_a_session_lives_as_long_as_its_stream(shop: Shop) -> None:
-    """No idle time ends it, with calls before or without."""
-    async with connected(make_app(shop, session_ttl=5)) as client:
-        await asyncio.sleep(100)
-        assert await client.call("add") == "1"
-        await asyncio.sleep(1000)
-        assert await client.call("add") == "2"
-    await settle()
-    assert shop.over == [("closed", 2)]
-
-
-@virtual_time
-async def test_a_stream_ends_after_its_time_and_its_calls_are_told(shop: Shop) -> None:
-    client = SseClient(make_app(shop, request_timeout=100_000))
-    began = now()
-    await client.connect()
-    await client.begin_call("nap", {"seconds": 2 * LIFETIME, "name": "long"})
-    message = await client.message()
-    assert "Session ended" in message["error"]["message"]
-    await client.stream.ended()
-    assert now() - began == pytest.approx(LIFETIME, abs=1)
-    assert not client.stream.sent[-1]["more_body"]
-    await settle()
-    assert (shop.over, shop.stopped) == ([("expired", 0)], ["long"])
-
-
-@virtual_time
-async def test_a_stream_without_a_session_ends_after_its_time_too(shop: Shop) -> None:
-    client = SseClient(make_app(shop))
-    await client.open()
-    began = now()
-    await client.stream.ended()
-    assert now() - began == pytest.approx(LIFETIME, abs=1)
-
-
-@virtual_time
-async def test_a_client_that_does_not_read_does_not_outlive_its_time(shop: Shop) -> None:
-    client = SseClient(make_app(shop))
-    began = now()
-    await client.connect()
-    client.stream.gate.clear()
-    for _ in range(3):
-        await client.begin_call("echo", {"text": "x" * MIB})
-    await client.stream.ended()
-    assert now() - began <= LIFETIME + 2 * LAST_WORDS + 1
-    assert shop.over == [("expired", 0)]
-
-
-# A client that does not read
-
-
-@virtual_time
-async def test_what_is_not_read_waits_and_all_of_it_comes_in_order(shop: Shop) -> None:
-    """Answers are never lost, however large, and the notes of a call come before its answer."""
-    async with connected(make_app(shop)) as client:
-        client.stream.gate.clear()
-        for number in range(8):
-            await client.begin_call("echo", {"text": f"{number}{'x' * MIB}"})
-        await client.begin_call("count", {"to": 100}, token=1)
-        await settle()
-        client.stream.gate.set()
-        said = texts([await client.message() for _ in range(8)])
-        assert [(each[0], len(each)) for each in said] == [(str(number), MIB + 1) for number in range(8)]
-        *notes, answer = texts([await client.message() for _ in range(201)])
-        assert answer == "counted"
-        assert notes == [number for number in range(1, 101) for _ in "pl"]
-
-
-@virtual_time
-async def test_a_talkative_tool_and_a_client_that_does_not_read_cost_bounded_memory(shop: Shop) -> None:
-    """Progress coalesces and logs are dropped, in the exchange of the call."""
-
-    @shop.server.tool
-    async def babble(ctx: Context) -> str:
-        for number in range(20_000):
-            ctx.progress(number)
-            ctx.log("info", "x" * 1000)
-            if number % 100 == 0:
-                await asyncio.sleep(0)
-        return "phew"
-
-    async with connected(make_app(shop)) as client:
-        client.stream.gate.clear()
-        await client.begin_call("babble", token=1)
-        await settle()
-        client.stream.gate.set()
-        while text(message := await client.message()) != "phew":
-            pass
-        assert len(client.stream.body) < 4 * SOFT_CAP
-        assert "result" in message
-
-
-@virtual_time
-async def test_pushes_to_a_client_that_does_not_read_end_its_stream(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app(shop)
-    client = SseClient(app)
-    await client.connect()
-    client.stream.gate.clear()
-    for _ in range(2 * HARD_CAP // 100_000 + 10):
-        shop.server.broadcast(TOPIC, {"method": "notifications/message", "params": {"level": "info", "data": "x" * 100_000}})
-        await settle()
-    await client.stream.ended()
-    assert sum(len(event.get("body", b"")) for event in client.stream.sent) < 2 * HARD_CAP
-    assert "does not read" in caplog.text
-    await settle()
-    assert shop.over == [("closed", 0)]
-    async with connected(app) as another:
-        assert await another.call("echo", text="on") == "on"
-
-
-@virtual_time
-async def test_a_flood_of_requests_from_a_client_that_does_not_read_ends_its_stream(shop: Shop) -> None:
-    client = SseClient(make_app(shop))
-    await client.connect()
-    client.stream.gate.clear()
-    statuses: list[int] = []
-    while 404 not in statuses:
-        message = {"jsonrpc": "2.0", "id": f"{len(statuses):01000d}", "method": "ping"}
-        statuses.append((await client.post(message)).status)
-        assert len(statuses) * 1000 < 2 * HARD_CAP
-    assert statuses.count(202) == len(statuses) - 1
-    await client.stream.ended()
-
-
-# Ends
-
-
-@virtual_time
-async def test_a_client_that_leaves_ends_its_session_and_cancels_its_calls(shop: Shop) -> None:
-    """Whatever `cancel_on_disconnect` says: nobody can come back for the answers."""
-    async with connected(make_app(shop, cancel_on_disconnect="never")) as client:
-        assert await client.call("add") == "1"
-        await client.begin_call("nap", {"seconds": 1000, "name": "a"})
-        await client.begin_call("add_slowly", {"seconds": 1000, "name": "b"})
-        await settle()
-    await settle()
-    assert (shop.over, sorted(shop.stopped)) == ([("closed", 1)], ["a", "b"])
-
-
-@virtual_time
-async def test_a_connection_that_breaks_ends_the_session(shop: Shop) -> None:
-    """ASGI: send raises when the client is gone."""
-    client = SseClient(make_app(shop))
-    await client.connect()
-    client.stream.severed = True
-    await client.begin_call("echo", {"text": "x"})
-    await client.stream.ended()
-    await settle()
-    assert shop.over == [("closed", 0)]
-
-
-@virtual_time
-async def test_a_task_that_is_cancelled_ends_the_session(shop: Shop) -> None:
-    """Servers cancel the task of a stream that is reset (h2)."""
-    client = SseClient(make_app(shop))
-    await client.connect()
-    await client.begin_call("nap", {"seconds": 1000, "name": "long"})
-    await settle()
-    client.stream.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await client.stream.ended()
-    await settle()
-    assert (shop.over, shop.stopped) == ([("closed", 0)], ["long"])
-
-
-@virtual_time
-async def test_a_draining_server_ends_a_stream_when_its_calls_are_answered(shop: Shop) -> None:
-    app = make_app(shop)
-    idle, bare, busy = SseClient(app), SseClient(app), SseClient(app)
-    await idle.connect()
-    await bare.open()
-    await busy.connect()
-    await busy.begin_call("nap", {"seconds": 3})
-    await settle()
-    app.endpoint.drain()
-    await idle.stream.ended()
-    await bare.stream.ended()
-    assert (await busy.request("ping"))["error"]["code"] == -32603
-    refused = SseClient(app).get()
-    await refused.ended()
-    assert refused.sent[0]["status"] == 503
-    assert text(await busy.message()) == "rested"
-    await busy.stream.ended()
-    await app.endpoint.close()
-    assert shop.over == [("shutdown", 0), ("shutdown", 0)]
-
-
-@virtual_time
-async def test_a_server_that_closes_ends_every_stream(shop: Shop) -> None:
-    app = make_app(shop)
-    client = SseClient(app)
-    await client.connect()
-    await client.begin_call("nap", {"seconds": 1000, "name": "long"})
-    await settle()
-    await app.endpoint.close()
-    assert "Session ended" in (await client.message())["error"]["message"]
-    await client.stream.ended()
-    assert (shop.over, shop.stopped) == ([("shutdown", 0)], ["long"])
-
-
-@virtual_time
-async def test_a_session_that_is_deleted_takes_its_stream_along(shop: Shop) -> None:
-    """Its id is no secret of this transport: functions see it, and its owner may use it at the endpoint too."""
-    app = make_app(shop)
-    client = SseClient(app)
-    await client.connect()
-    session = Legacy(app).sessionless()
-    session.id = json.loads(await client.call("who"))["session"]
-    assert (await session.call("add")).text == "1"
-    assert (await session.delete()).status == 204
-    await client.stream.ended()
-    assert shop.over == [("deleted", 1)]
-
-
-@virtual_time
-async def test_nothing_is_left_of_a_stream_that_has_ended(shop: Shop) -> None:
-    app = make_app(shop)
-    for _ in range(3):
-        async with connected(app) as client:
-            await client.begin_call("nap", {"seconds": 1000})
-            await client.begin_call("count", {"to": 3}, token=1)
-    await asyncio.sleep(LIFETIME)
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    assert not tasks
-    assert len(shop.over) == 3
-
-
-def test_the_driver_reads_events() -> None:
-    assert list(read_events(b": x\n\nevent: message\ndata: 1\n\n")) == [("message", "1")]
 
 
 @virtual_time
