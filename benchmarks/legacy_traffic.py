@@ -15,7 +15,7 @@ HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text
 def request(method: str, params: dict[str, Any], *, sessions: tuple[str, ...] = (), token: str | None = None) -> Exchange:
     """A request; with a token it asks for progress."""
     meta = {} if token is None else {"_meta": {"progressToken": token}}
-    return Exchange(HEADERS, encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, **meta}}), sessions)
+    return Exchange({**HEADERS}, encode({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, **meta}}), sessions)
 
 
 def call(tool: str, arguments: dict[str, Any], *, sessions: tuple[str, ...] = (), token: str | None = None) -> Exchange:

@@ -47,11 +47,13 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     # clients of 2025
     ("legacy.lowering", "legacy.rules", "legacy.alarm", "legacy.session"),
     ("legacy.codec",),
+    ("legacy.codec_2024",),
     ("legacy.home", "legacy.methods"),
     ("legacy.actor", "legacy.lone"),
     ("legacy.batch", "legacy.connection", "legacy.table"),
-    ("legacy.pipe",),
+    ("legacy.pipe", "legacy.sse_stream"),
     ("legacy.http",),
+    ("legacy.sse_2024",),
     ("compose",),
     # the other side, and the command
     ("client.errors",),

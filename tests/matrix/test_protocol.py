@@ -86,14 +86,14 @@ async def test_a_client_of_2025_is_sent_what_its_version_knows_and_no_key_of_the
         "completion/complete": {"ref": {"type": "ref/prompt", "name": "greet"}, "argument": {"name": "who", "value": "a"}},
         "logging/setLevel": {"level": "debug"},
     }
+    arguments: dict[str, dict[str, Any]] = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}
     messages = [session.opening]
     for method in [*METHODS.keys() - {"server/discover", "tools/call", "subscriptions/listen"}, *params, "ping"]:
         answer = await session.request(method, params.get(method))
         assert "result" in answer.message, method
         messages += answer.messages
     for tool in ("echo", "forecast", "blocks", "who", "count", "fail_late", "refuse", "crash", "nobody"):
-        arguments: dict[str, Any] = {"echo": {"text": "a"}, "forecast": {"city": "Oslo"}, "count": {"to": 3}}.get(tool, {})
-        messages += (await session.call(tool, arguments, token="p")).messages
+        messages += (await session.call(tool, arguments.get(tool), token="p")).messages
     assert {message["method"] for message in messages if "method" in message} == {"notifications/progress", "notifications/message"}
     assert [key for message in messages for key in meta_keys(message)] == []
 

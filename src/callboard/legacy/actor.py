@@ -374,6 +374,7 @@ class Actor:
                 self.cancel(request_id)
         else:
             _log.debug("Ignored a notification: %.80r", message.method)
+        self._rest()
 
     def respond(self, message: RawResponse) -> bool:
         """Take the answer to a request of ours; whether there was one."""

@@ -37,6 +37,7 @@ from callboard.wire.jsonrpc import (
     decode,
     encode_notification,
 )
+from callboard.wire.versions import LATEST
 
 __all__ = ["MAX_BACKLOG", "MAX_CALLS", "MAX_LINE", "Lines", "Pipe", "WriteLines"]
 
@@ -191,9 +192,13 @@ class Pipe:
             else:
                 text = "This connection speaks the protocol of its initialize: send requests without an envelope of their own in _meta."
                 self._refuse(message.id, Fail(Reason.INVALID_REQUEST, text))
-        elif message.method == "initialize" and not claimed and not self._fixed and self._endpoint.older is not None:
-            self._held = []
-            self._opening = self._loop.create_task(self._open(message))
+        elif message.method == "initialize" and not claimed and self._endpoint.older is not None:
+            if self._fixed:
+                text = f"This connection speaks {LATEST} since its first request: go on so, or begin another connection with initialize."
+                self._refuse(message.id, Fail(Reason.INVALID_REQUEST, text))
+            else:
+                self._held = []
+                self._opening = self._loop.create_task(self._open(message))
         else:
             self._fixed = self._fixed or (claimed and message.method != "server/discover")
             self._start(message)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from legacy_driver import V03, V11, Frame
 from shop import Shop
-from unit.legacy.lobby import Lobby, Wire, lobby, make, make_call, text
+from unit.legacy.lobby import Lobby, Wire, is_a_request_s, lobby, make, make_call, text
 from virtual_time import now, run, settle, virtual_time
 
 from callboard import Context, Server
@@ -570,12 +570,6 @@ async def end_busy(place: Lobby, actor: Actor) -> None:
 
 
 WAYS = [call_json, call_stream, cancel_running, cancel_unborn, drop_stream, time_out, replace, replace_channel, hang_up, end_busy]
-
-
-def is_a_request_s(thing: object) -> bool:
-    """The virtual clock leaves frames behind, because it looks at those of all threads."""
-    kind = type(thing)
-    return kind.__module__.partition(".")[0] in {"callboard", "asyncio", "_asyncio"} or kind.__name__ in {"coroutine", "traceback"}
 
 
 @pytest.mark.parametrize("way", WAYS)

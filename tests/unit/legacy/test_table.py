@@ -15,12 +15,17 @@ from unit.legacy.lobby import Ask, Lobby, Wire, lobby, make, make_call, result, 
 from virtual_time import now, run, settle, virtual_time
 
 from callboard import Server
+from callboard.compose import endpoint
 from callboard.core.exchange import Exchange
 from callboard.errors import Fail, Reason
 from callboard.legacy.actor import Actor
 from callboard.legacy.codec import Opening
-from callboard.legacy.table import _REMEMBERED, FAREWELL, MAX_ID, MAX_OPENING
+from callboard.legacy.http import Legacy
+from callboard.legacy.table import _REMEMBERED, FAREWELL, MAX_ID, MAX_OPENING, Table
 from callboard.server.context import Caller
+from callboard.server.pushes import PUSHES
+from callboard.server.subscriptions import CHANGES
+from callboard.stores.memory import MemoryBus
 from callboard.transport.stream import nobody
 
 CHANGED = {"method": "notifications/tools/list_changed"}
@@ -423,13 +428,25 @@ async def test_closing_streams_ends_no_session() -> None:
         assert await text(actor, "add") == "1"
 
 
-@virtual_time
-async def test_a_server_that_is_served_again_after_another_loop_hears_once() -> None:
+def test_an_endpoint_that_is_served_on_another_loop_hears_nothing_for_the_first() -> None:
+    """Nobody closed it there."""
     shop = Shop()
-    async with lobby(shop.server) as place:
-        first = place.table
-        legacy: Any = place.endpoint.older
-        assert legacy.table(place.endpoint.mount) is first
+    made = endpoint(shop.server)
+    older = made.older
+    assert isinstance(older, Legacy)
+
+    async def main() -> Table:
+        mount = await made.open()
+        table = older.table(mount)
+        assert isinstance(table, Table)
+        assert older.table(mount) is table
+        return table
+
+    first, second = run(main), run(main)
+    assert first is not second
+    bus = shop.server.bus
+    assert isinstance(bus, MemoryBus)
+    assert len(bus._topics[PUSHES]) == len(bus._topics[CHANGES]) == 1
 
 
 @virtual_time

@@ -81,7 +81,8 @@ async def test_a_client_that_began_with_the_current_protocol_opens_no_session(sh
         client.pipe.feed(lines.call(1, "crash"))
         assert (await client.reader.answer(1))["error"]["code"] == -32603
         refused = await client.initialize()
-        assert refused["error"]["code"] == -32022
+        assert refused["error"]["code"] == -32600
+        assert "2026-07-28" in refused["error"]["message"]
         client.pipe.feed(lines.call(2, "crash"))
         assert (await client.reader.answer(2))["error"]["code"] == -32603
     assert shop.over == []
