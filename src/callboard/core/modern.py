@@ -56,6 +56,8 @@ _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_handshake = msgspec.json.Decoder(_Handshake).decode
 _decode_claim = msgspec.json.Decoder(_ClaimParams).decode
 _LATEST_VALUE = LATEST.encode()
+_LEGACY_VALUES = frozenset(version.encode() for version in LEGACY)
+_WITH_PARAMS = (RawRequest, RawNotification)
 _VERSION_BYTES = b"protocolVersion"  # to look for it costs less than to read what it would stand in
 _NO_META = f'params._meta must carry "{_VERSION_KEY}" and "io.modelcontextprotocol/clientCapabilities" (protocol {LATEST}).'
 _OLDEST = LEGACY[-1]  # VN-23: what a client is taken for that names no version
@@ -91,13 +93,9 @@ class Modern:
             stated = headers.get(b"mcp-protocol-version")
             if stated == _LATEST_VALUE:
                 return True
-            if stated is not None and stated.decode("latin-1").strip() not in LEGACY:
+            if stated is not None and stated not in _LEGACY_VALUES and stated.decode("latin-1").strip() not in LEGACY:
                 return True
-        if (
-            not isinstance(message, RawRequest | RawNotification)
-            or message.params is None
-            or _VERSION_BYTES not in memoryview(message.params).tobytes()
-        ):
+        if not isinstance(message, _WITH_PARAMS) or message.params is None or _VERSION_BYTES not in bytes(message.params):
             return False
         return _stated_version(message) is not msgspec.UNSET
 

@@ -6,7 +6,6 @@ An idle session has no task, no timer and no connection.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from callboard.core.peer import AskError, Peer
 from callboard.errors import CallboardError, Fail, Reason
 from callboard.legacy.codec import Codec, Opening
 from callboard.legacy.home import Home
-from callboard.legacy.methods import OWN, lift_own, serve_own
+from callboard.legacy.methods import OWN, lift_own, run_hook, serve_own
 from callboard.legacy.session import Call, Phase, Session, Track
 from callboard.server.context import Context
 from callboard.server.state import Hello, Turn
@@ -494,9 +493,6 @@ class Actor:
             return
         try:
             state = None if kind is None else kind.draft(self.machine.state)
-            if inspect.iscoroutinefunction(terminate):
-                await terminate(reason, state)
-            else:
-                await self.home.mount.workers.run(lambda: terminate(reason, state), {}, bounded=False)
+            await run_hook(self.home.mount.workers, partial(terminate, reason, state), bounded=False)
         except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001 - user code, and nobody to tell
             _log.exception("The terminate hook failed.")

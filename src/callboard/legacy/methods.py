@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -13,10 +14,11 @@ from callboard.core.outcome import Outcome, Reply
 from callboard.errors import Fail, Reason
 from callboard.legacy.codec import LevelParams, UriParams, read_level, read_uri
 from callboard.server.context import Context
+from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RawRequest
 from callboard.wire.methods import Method
 
-__all__ = ["OWN", "Subscriber", "call_hook", "lift_own", "serve_own"]
+__all__ = ["OWN", "Subscriber", "call_hook", "lift_own", "run_hook", "serve_own"]
 
 
 class Subscriber(Protocol):
@@ -86,7 +88,18 @@ async def call_hook(ctx: Context, hook: Callable[..., Any] | None, argument: str
     """Call a hook where there is one; a plain function runs on a thread, like every `def` function."""
     if hook is None:
         return
+    await run_hook(ctx.mount.workers, partial(hook, argument, ctx))
+
+
+async def run_hook(workers: Workers, hook: Callable[[], Any], *, bounded: bool = True) -> None:
+    """Run a hook of the server: what is no coroutine function on a thread, and what that gives is awaited where it can be.
+
+    Args:
+        workers: The threads.
+        hook: The hook with its arguments.
+        bounded: Whether the bound on calls that wait for a thread counts.
+    """
     if inspect.iscoroutinefunction(hook):
-        await hook(argument, ctx)
-    else:
-        await ctx.mount.workers.run(lambda: hook(argument, ctx), {})
+        await hook()
+    elif inspect.isawaitable(value := await workers.run(hook, {}, bounded=bounded)):
+        await value

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 from callboard.core.exchange import Exchange
-from callboard.errors import Fail
+from callboard.errors import Fail, Reason
 from callboard.legacy.actor import Actor
 from callboard.legacy.batch import answer_batch
 from callboard.wire.jsonrpc import Batch, RawNotification, RawRequest, RawResponse, RequestId
 
-__all__ = ["PipeClient"]
+__all__ = ["MAX_BATCHES", "PipeClient"]
+
+# Batches in flight on one pipe.
+MAX_BATCHES = 40
 
 
 class PipeClient:
@@ -51,6 +54,9 @@ class PipeClient:
 
     def take_batch(self, batch: Batch) -> None:
         """Serve several messages in one line; what answers them is one line too."""
+        if len(self._batches) >= MAX_BATCHES:
+            self._say([self.refuse(None, Fail(Reason.OVERLOADED, f"{MAX_BATCHES} batches are in flight already: try again later."))])
+            return
         task = self._actor.home.loop.create_task(self._answer_batch(batch))
         self._batches.add(task)
         task.add_done_callback(self._batches.discard)

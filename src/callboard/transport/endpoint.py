@@ -121,7 +121,7 @@ class Older(Protocol):
         """HTTP methods that it takes, as `Allow` lists them."""
         ...
 
-    async def serve(self, call: HttpCall) -> None:
+    async def serve(self, http: HttpCall) -> None:
         """Answer one HTTP request."""
         ...
 

@@ -8,14 +8,14 @@ import gc
 import inspect
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
 from callboard.transport.asgi import App
-from callboard.transport.stream import WHOLE_WRITERS, WholeWriter
+from callboard.transport.stream import WHOLE_WRITERS, Receive, Scope, Send, WholeWriter
 
 if TYPE_CHECKING:
     import uvicorn
@@ -108,6 +108,9 @@ def refuse_head(transport: asyncio.Transport, limit: int) -> None:
 _CYCLE = {"access_log", "default_headers", "flow", "keep_alive", "message_event", "on_response", "transport"}
 
 
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+
+
 def answer_at_once() -> None:
     """Have whole answers written without uvicorn's `send`, which takes a tenth off a call.
 
@@ -136,22 +139,31 @@ def answer_at_once() -> None:
     WHOLE_WRITERS[RequestResponseCycle] = WholeWriter(ready, write)
 
 
-def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
-    """Serve an application until SIGINT or SIGTERM.
-
-    Open listen streams get their closing result first, so that the process does not wait for them.
+def make_front(app: App, trusted: list[str] | str) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    """Put uvicorn's middleware for proxies before an application, but only for requests that came through one: others pay a look-up.
 
     Args:
         app: The application.
-        host: Address to listen on.
-        port: Port to listen on.
-        log_level: Of uvicorn.
+        trusted: Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count.
     """
-    import uvicorn
+    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+    behind_proxy: Any = ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted)
+
+    def front(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] == "http" and not _FORWARDED.isdisjoint([name for name, _ in scope["headers"]]):
+            forwarded: Awaitable[None] = behind_proxy(scope, receive, send)
+            return forwarded
+        return app(scope, receive, send)
+
+    return front
+
+
+def make_protocol(app: App) -> type[asyncio.Protocol]:
+    """Uvicorn's HTTP protocol, with whichever parser is installed, less what an application can't mend."""
     from uvicorn.protocols.http import auto
 
     parser: Any = auto.AutoHTTPProtocol
-    answer_at_once()
 
     class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
         unread_head = 0
@@ -176,6 +188,24 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
             if self.unread_head > app.rules.max_headers + HEAD_ROOM:
                 refuse_head(self.transport, app.rules.max_headers)
 
+    return Protocol
+
+
+def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
+    """Serve an application until SIGINT or SIGTERM.
+
+    Open listen streams get their closing result first, so that the process does not wait for them.
+
+    Args:
+        app: The application.
+        host: Address to listen on.
+        port: Port to listen on.
+        log_level: Of uvicorn.
+    """
+    import uvicorn
+
+    answer_at_once()
+
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -195,12 +225,16 @@ def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
 
     config: dict[str, Any] = {
         "access_log": False,
-        "http": Protocol,
+        "http": make_protocol(app),
         "ws": "none",
+        "proxy_headers": False,  # `make_front` does it
+        "interface": "asgi3",
         "server_header": False,
         "timeout_graceful_shutdown": GRACE,
     }
-    server: uvicorn.Server = Server(uvicorn.Config(app, host=host, port=port, log_level=log_level, **config))
+    settings = uvicorn.Config(cast("Any", app), host=host, port=port, log_level=log_level, **config)
+    settings.app = cast("Any", make_front(app, settings.forwarded_allow_ips))
+    server: uvicorn.Server = Server(settings)
     keep_freed_memory()
     # What start-up left behind lives for ever: the collector need not walk it while calls wait.
     gc.collect()

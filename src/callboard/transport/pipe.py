@@ -316,11 +316,11 @@ class Pipe:
     def _cancel(self, request_id: RequestId) -> None:
         """Stop a request without an answer; nothing happens when it is not in flight."""
         call = self._calls.get(request_id)
-        if call is None or call.task is None:
+        if call is None or call.era is None:
+            if self._session is not None:  # the request may be one of a batch, too
+                self._session.give_up(request_id, None)
             return
-        if call.era is None:
-            assert self._session is not None
-            self._session.give_up(request_id, None)
+        if call.task is None:
             return
         del self._calls[request_id]
         self._noisy.pop(request_id, None)

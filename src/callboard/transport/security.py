@@ -73,7 +73,7 @@ def check(rules: HttpRules, scope: Mapping[str, Any], headers: Mapping[bytes, by
     """
     raw = scope["headers"]
     if len(headers) == len(raw):
-        size = sum(map(len, headers)) + sum(map(len, headers.values()))
+        size = len(b"".join(headers)) + len(b"".join(headers.values()))
     elif duplicate := _duplicate_header(raw):
         reason = Reason.HEADER_MISMATCH if duplicate.startswith("mcp-") else Reason.INVALID_REQUEST
         return Fail(reason, f"The header {duplicate} is there twice.")

@@ -282,7 +282,9 @@ def _complaint(value: dict[str, Any], known: RequestId | None) -> str:
 
 
 def encode_request(request_id: RequestId, method: str, params: Any) -> bytes:
-    """Encode a request. `params` is anything msgspec encodes to an object."""
+    """Encode a request. `params` is anything msgspec encodes to an object; None for none."""
+    if params is None:
+        return encode({"jsonrpc": "2.0", "id": request_id, "method": method})
     return encode({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
 
 

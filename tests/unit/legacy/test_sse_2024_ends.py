@@ -181,7 +181,7 @@ async def test_a_call_that_says_more_than_its_client_reads_is_stopped_and_told_s
         assert ctx.session is not None
         asking = [ctx.session.ask("roots/list", {"why": "x" * SOFT_CAP}, exchange=ctx.exchange) for _ in range(2 * HARD_CAP // SOFT_CAP)]
         try:
-            await asyncio.gather(*asking)
+            await asyncio.gather(*asking, return_exceptions=True)
         except asyncio.CancelledError:
             shop.stopped.append("nag")
             raise
