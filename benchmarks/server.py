@@ -15,6 +15,7 @@ import asyncio
 import gc
 import os
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, cast
 
@@ -183,11 +184,11 @@ class Streaming:
         self._app = app
         self.endpoint, self.path, self.rules = app.endpoint, app.path, app.rules
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one ASGI scope."""
         if scope["type"] == "http" and BOTH in (headers := scope["headers"]):
             headers[headers.index(BOTH)] = STREAM_ONLY
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 def make_app() -> App:

@@ -1,14 +1,19 @@
-"""Calls leave nothing behind: no task, no descriptor, no object, no garbage, no memory, after 10,000 in sequence and 1,000 at a time."""
+"""Calls leave nothing behind: no task, no descriptor, no object, no garbage, no memory.
+
+After 10,000 in sequence, 1,000 at a time, and 1,000 sessions of 2025 clients with eight calls each.
+"""
 
 import selectors
 import socket
 import time
+from itertools import pairwise
 
+from benchmarks import legacy_traffic
 from benchmarks.contenders import Process, callboard
 from benchmarks.harness import Bound, Options, Report, run_claim, serving
 from benchmarks.traffic import TIMEOUT, ask, ask_tool, call, open_connection, wire_bytes
 
-SEQUENTIAL, CONCURRENT = 10_000, 1_000
+SEQUENTIAL, CONCURRENT, SESSIONS = 10_000, 1_000, 1_000
 SETTLE = 6.0  # uvicorn holds on to the remains of a connection for its keep-alive of 5 s
 SLACK = 50  # objects that caches may have come to hold
 SLACK_KB = 512  # what malloc may have come to hold: less than 53 bytes a call
@@ -56,6 +61,20 @@ def call_at_once(process: Process) -> None:
     selector.close()
 
 
+def live_in_sessions(process: Process) -> None:
+    """Open sessions, call in each: an async tool, one that suspends, one on a thread, one that streams; end them."""
+    connection = open_connection(process.port)
+    text = {"text": "hello world"}
+    for _ in range(SESSIONS):
+        session = (legacy_traffic.open_session(connection),)
+        exchanges = [legacy_traffic.call(tool, text, sessions=session) for tool in ("aecho", "pause", "echo")]
+        exchanges.append(legacy_traffic.call("slow", {"n": 3}, sessions=session, token="t"))
+        for exchange in exchanges * 2:
+            ask(connection, exchange)
+        legacy_traffic.close_session(connection, session[0])
+    connection.close()
+
+
 def growth(after: Row, before: Row) -> Row:
     """What there is more of."""
     return {measure: after[measure] - before[measure] for measure in after}
@@ -63,17 +82,21 @@ def growth(after: Row, before: Row) -> Row:
 
 def measure(_options: Options) -> Report:
     """Count before and after; the first turn of each warms up."""
-    with serving([callboard()]) as processes:
+    with serving([callboard()], mode="session-json") as processes:
         process = processes["callboard"]
-        call_in_sequence(process)
-        call_at_once(process)
-        warm = census(process)
-        call_in_sequence(process)
-        sequential = census(process)
-        call_at_once(process)
-        concurrent = census(process)
+        works = {
+            "10,000 in sequence": call_in_sequence,
+            "1,000 at once": call_at_once,
+            "1,000 sessions": live_in_sessions,
+        }
+        for work in works.values():
+            work(process)
+        rows = {"warm": census(process)}
+        for text, work in works.items():
+            work(process)
+            rows[f"after {text}"] = census(process)
     bounds: list[Bound] = []
-    for text, before, after in (("10,000 in sequence", warm, sequential), ("1,000 at once", sequential, concurrent)):
+    for text, (before, after) in zip(works, pairwise(rows.values()), strict=True):
         more = growth(after, before)
         bounds += [
             Bound(f"tasks left by {text}", more["tasks"], 0),
@@ -81,8 +104,9 @@ def measure(_options: Options) -> Report:
             Bound(f"objects left by {text}", more["objects"], SLACK),
             Bound(f"objects that {text} left to the garbage collector", after["garbage"], SLACK),
         ]
-    bounds.append(Bound("KB of memory left by 10,000 in sequence", sequential["rss_kb"] - warm["rss_kb"], SLACK_KB))
-    return Report({"warm": warm, "after 10,000 in sequence": sequential, "after 1,000 at once": concurrent}, bounds)
+        if works[text] is not call_at_once:
+            bounds.append(Bound(f"KB of memory left by {text}", more["rss_kb"], SLACK_KB))
+    return Report(rows, bounds)
 
 
 if __name__ == "__main__":

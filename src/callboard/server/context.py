@@ -350,7 +350,7 @@ class Context:
         """
         if self.request.envelope.progress_token is None or not self.exchange.streams:
             return _READY
-        return self._on_loop(partial(self._report, progress, total, message))
+        return self._on_loop(self._report, progress, total, message)
 
     def _report(self, progress: float, total: float | None, message: str | None) -> None:
         if not isfinite(progress) or (self._reached is not None and progress <= self._reached):
@@ -385,7 +385,7 @@ class Context:
             note = encode_notification("notifications/message", params)
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"ctx.log: its data has no JSON form ({type(error).__name__}); pass a str, or what JSON can say.") from error
-        return self._on_loop(partial(self._log, note))
+        return self._on_loop(self._log, note)
 
     @property
     def _log_level(self) -> str | None:
@@ -414,7 +414,7 @@ class Context:
             retry: Seconds after which the client should come back.
         """
         if self.session is not None:
-            self._on_loop(partial(self.session.disconnect, self.exchange, retry))
+            self._on_loop(self.session.disconnect, self.exchange, retry)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Await something on the event loop and wait for it; for `def` functions.
@@ -429,14 +429,14 @@ class Context:
             raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
         return run_coroutine_threadsafe(_await(awaitable), workers.loop).result()
 
-    def _on_loop(self, emit: Callable[[], Any]) -> _Drain | _Ready:
+    def _on_loop(self, emit: Callable[..., Any], *args: Any) -> _Drain | _Ready:
         """Emit from whatever thread: what one function says keeps its order."""
         workers = self.mount.workers
         if threading.get_ident() == workers.thread:
-            emit()
+            emit(*args)
         else:
             try:
-                workers.loop.call_soon_threadsafe(emit)
+                workers.loop.call_soon_threadsafe(emit, *args)
             except RuntimeError:
                 return _READY  # the loop has closed
         return _Drain(self.exchange, workers.loop) if self.exchange.congested else _READY
