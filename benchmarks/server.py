@@ -26,6 +26,7 @@ import msgspec
 from benchmarks.floors.data import FILLERS, PORT, SESSIONS, STDIO, STREAMED, filler, hits
 from callboard import Context, Server, asgi, run
 from callboard.transport.asgi import App
+from callboard.transport.http_server import serve
 from callboard.transport.stream import Receive, Scope, Send
 from callboard.types import CallToolResult, TextContent
 
@@ -208,8 +209,7 @@ def main() -> None:
         gc.freeze()
         uvicorn.run(make_app(), host="127.0.0.1", port=PORT, loop="uvloop", http="httptools", log_level="warning", access_log=False)
     else:
-        from callboard.transport.http_server import serve  # `run`, with room for the application above
-
+        # `callboard.run`, with room for the application above
         serve(make_app(), host="127.0.0.1", port=PORT, log_level="warning")
 
 

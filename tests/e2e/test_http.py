@@ -490,3 +490,15 @@ def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
         for _ in range(3):
             assert wire.chunk().startswith(b":")
         assert 0.1 < time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_client_that_goes_away_is_missed_also_with_requests_waiting_behind_its_stream(tmp_path: Path, behind: int) -> None:
+    # SA25: the stream's own connection is gone, whatever else was sent on it
+    with desk(tmp_path / "log", "--quick") as (_, port):
+        before = state(port)
+        wire = Wire(port)
+        wire.send(make_call("hang", port=port, meta=PROGRESS) + make_call("state", port=port) * behind)
+        wire.head()
+        wire.reset()
+        until(port, lambda now: now["ended"] == before["ended"] + 1, 3)

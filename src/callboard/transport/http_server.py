@@ -167,12 +167,25 @@ def make_protocol(app: App) -> type[asyncio.Protocol]:
 
     class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
         unread_head = 0
+        earlier: tuple[Any, ...] = ()
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(OneWrite(transport, self.loop))
 
+        def connection_lost(self, exc: Exception | None) -> None:
+            # uvicorn tells only the newest cycle; the one that runs may have other requests waiting behind it on this connection.
+            earlier, self.earlier = self.earlier, ()
+            super().connection_lost(exc)
+            for cycle in earlier:
+                if not cycle.response_complete:
+                    cycle.disconnected = True
+                    cycle.message_event.set()
+
         def on_headers_complete(self) -> None:
+            before = self.cycle
             super().on_headers_complete()
+            if before is not None and not before.response_complete:
+                self.earlier = (*(cycle for cycle in self.earlier if not cycle.response_complete), before)
             # uvicorn adds trailers to the very list that the application gets: one that says Mcp-Name must not pass for a header (HH-06).
             if self.cycle is not None and self.cycle.scope is self.scope:
                 self.scope["headers"] = self.headers[:]

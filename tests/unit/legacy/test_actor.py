@@ -2,21 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from shop import TOPIC, Cart, Shop
-from unit.legacy.lobby import Ask, Lobby, error, lobby, make, make_call, read, result, text
+from unit.legacy.lobby import Ask, error, lobby, make, make_call, read, result, text
 from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Server
-from callboard.core.peer import AskError
-from callboard.legacy.actor import SETTLE, Actor, NoAnswerError
+from callboard.legacy.actor import SETTLE, Actor
 from callboard.legacy.session import Phase
 from callboard.server.subscriptions import MAX_RESOURCES
-from callboard.wire.jsonrpc import RawNotification, RawResponse
+from callboard.wire.jsonrpc import RawNotification
 
 
 def cancel(actor: Actor, request_id: Any) -> None:
@@ -28,12 +26,6 @@ def notice(actor: Actor, method: str, params: Any = None) -> None:
     message = read({"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})})
     assert isinstance(message, RawNotification)
     actor.notice(message)
-
-
-def respond(actor: Actor, request_id: Any, **parts: Any) -> bool:
-    message = read({"jsonrpc": "2.0", "id": request_id, **parts})
-    assert isinstance(message, RawResponse)
-    return actor.respond(message)
 
 
 # ------------------------------------------------------------------------------------------------------------------- cancellation
@@ -325,6 +317,45 @@ async def test_a_hook_that_fails_is_logged_and_stops_nothing(kind: str, fault: B
 
 
 @virtual_time
+async def test_a_call_that_cancels_its_own_task_is_answered_and_the_next_one_runs() -> None:
+    shop = Shop()
+
+    @shop.server.tool
+    async def give_up(cart: Cart) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        cart.count += 1
+        task.cancel()
+        await asyncio.sleep(1)
+        return "never"
+
+    async with lobby(shop.server) as place:
+        actor = await place.open()
+        first, second = Ask(actor, make_call("give_up", 1)), Ask(actor, make_call("add", 2))
+        answers = [await first.end(), await second.end()]
+        assert answers[0] is not None
+        assert answers[0]["error"]["code"] == -32603
+        assert answers[1] is not None
+        assert answers[1]["result"]["content"][0]["text"] == "1"
+
+
+@virtual_time
+async def test_what_a_call_on_a_snapshot_does_to_it_is_nobody_s_concern() -> None:
+    """It may leave what could not be kept."""
+    shop = Shop()
+
+    @shop.server.tool(snapshot=True)
+    async def spoil(cart: Cart) -> str:
+        cart.count = object()  # type: ignore[assignment] # on purpose
+        return "spoilt"
+
+    async with lobby(shop.server) as place:
+        actor = await place.open()
+        assert await text(actor, "spoil") == "spoilt"
+        assert await text(actor, "add") == "1"
+
+
+@virtual_time
 async def test_a_server_without_a_hook_has_nothing_to_wait_for() -> None:
     async with lobby(Server("plain")) as place:
         actor = await place.open()
@@ -446,115 +477,6 @@ async def test_a_duplicate_id_is_refused_and_the_first_call_goes_on() -> None:
         assert (second.status, second.said[0]["error"]["code"]) == (400, -32600)
         answers = [await first.end(), await other.end()]
         assert [answer and answer["id"] for answer in answers] == [1, "1"]
-
-
-# ------------------------------------------------------------------------------------------------- what is asked of the client
-
-
-class Asking:
-    """A server with a tool that asks its client, and what came of it."""
-
-    def __init__(self) -> None:
-        self.server = Server("asking")
-        self.got: list[Any] = []
-        self.server.tool(self.ask)
-
-    async def ask(self, ctx: Context, seconds: float = 60) -> str:
-        """Ask on the call's own stream."""
-        assert ctx.session is not None
-        try:
-            self.got.append(await ctx.session.ask("roots/list", {"n": 1}, exchange=ctx.exchange, timeout=seconds))
-        except (AskError, NoAnswerError) as fault:
-            self.got.append(fault)
-        return "asked"
-
-
-@pytest.fixture
-def asking() -> Asking:
-    return Asking()
-
-
-async def asked(place: Lobby) -> AsyncIterator[tuple[Actor, Ask, dict[str, Any]]]:
-    """A call that has asked its client."""
-    actor = await place.open()
-    ask = Ask(actor, make_call("ask", 1, seconds=5))
-    await settle()
-    (request,) = ask.said
-    assert request["method"] == "roots/list"
-    yield actor, ask, request
-
-
-@virtual_time
-async def test_the_answer_of_a_client_goes_to_the_call_that_asked() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        async for actor, ask, request in asked(place):
-            assert not respond(actor, "server-77", result={})
-            assert not respond(actor, 1, result={})
-            assert respond(actor, request["id"], result={"roots": []})
-            assert not respond(actor, request["id"], result={"roots": []})
-            await ask.end()
-            assert asking.got == [{"roots": []}]
-
-
-@virtual_time
-async def test_an_error_of_a_client_is_an_exception_in_the_call() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        async for actor, ask, request in asked(place):
-            assert respond(actor, request["id"], error={"code": -1, "message": "no"})
-            await ask.end()
-            assert isinstance(asking.got[0], AskError)
-
-
-@virtual_time
-async def test_a_client_that_does_not_answer_is_told_that_nobody_waits() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        async for actor, ask, request in asked(place):
-            began = now()
-            await ask.end()
-            assert now() - began == pytest.approx(5, abs=0.01)
-            assert isinstance(asking.got[0], NoAnswerError)
-            assert [message.get("method") for message in ask.said] == ["roots/list", "notifications/cancelled", None]
-            assert ask.said[1]["params"]["requestId"] == request["id"]
-            assert not respond(actor, request["id"], result={})
-
-
-@virtual_time
-async def test_nobody_waits_for_a_client_whose_session_has_ended() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        async for actor, ask, request in asked(place):
-            actor.end("deleted")
-            await ask.end()
-            await settle()
-            assert not respond(actor, request["id"], result={})
-            with pytest.raises(NoAnswerError):
-                await actor.ask("roots/list", {})
-            assert place.is_empty
-
-
-@virtual_time
-async def test_a_call_that_is_cancelled_waits_for_no_answer() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        async for actor, ask, request in asked(place):
-            cancel(actor, 1)
-            assert await ask.end() is None
-            await settle()
-            assert not respond(actor, request["id"], result={})
-            assert asking.got == []
-
-
-@virtual_time
-async def test_without_a_stream_nobody_can_be_asked() -> None:
-    asking = Asking()
-    async with lobby(asking.server) as place:
-        actor = await place.open()
-        await Ask(actor, make_call("ask", 1), streams=False).end()
-        assert isinstance(asking.got[0], NoAnswerError)
-        assert "no stream" in str(asking.got[0])
 
 
 @virtual_time

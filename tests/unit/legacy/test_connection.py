@@ -1,28 +1,33 @@
 """HTTP responses of a session: what goes out, in which order, and what happens when connections come, go and come back."""
 
 import asyncio
-import gc
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from legacy_driver import V03, V11, Frame
 from shop import Shop
-from unit.legacy.lobby import Lobby, Wire, is_a_request_s, lobby, make, make_call, text
-from virtual_time import now, run, settle, virtual_time
+from unit.legacy.lobby import Wire, lobby, make, make_call
+from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Server
+from callboard.core.exchange import HARD_CAP
 from callboard.legacy.actor import Actor
 from callboard.legacy.connection import LAST_WORDS
 from callboard.transport.stream import WATCH_AFTER
 
-PROGRESS = "notifications/progress"
+BIG = b'"%b"' % (b"x" * 256 * 1024)
 
 
 def said(wire: Wire) -> list[Any]:
     """What has come on a stream: progress numbers, and `done` for the result."""
     return [message["params"]["progress"] if "method" in message else "done" for message in wire.messages]
+
+
+def writers() -> int:
+    """How many connections are being written to."""
+    coroutines = [task.get_coro() for task in asyncio.all_tasks()]
+    return sum("_write_waiting" in getattr(coroutine, "__qualname__", "") for coroutine in coroutines)
 
 
 class Talk:
@@ -206,6 +211,22 @@ async def test_nobody_watches_a_client_for_a_moment() -> None:
         assert len(asyncio.all_tasks()) == tasks
 
 
+@virtual_time
+async def test_nothing_is_kept_for_a_client_that_went_away_before_it_knew_an_event() -> None:
+    talk, wire = Talk(), Wire()
+    async with lobby(talk.server, cancel_on_disconnect="never") as place:
+        actor = await place.open()
+        wire.post(actor, make_call("talk", 1, token="t"))
+        await asyncio.sleep(2 * WATCH_AFTER)
+        wire.gone.set()
+        await wire.end()
+        talk.say(1)
+        await talk.end()
+        assert not talk.stopped
+        assert actor.machine.find("c1-1") is None
+        assert actor.machine.idle
+
+
 @pytest.mark.parametrize("fault", [OSError(), RuntimeError("the server's own"), ConnectionResetError()])
 @virtual_time
 async def test_a_connection_that_breaks_loses_nothing(fault: Exception) -> None:
@@ -268,6 +289,25 @@ async def test_a_request_whose_task_is_cancelled_leaves_its_call_alone() -> None
 
 
 @virtual_time
+async def test_a_request_whose_task_is_cancelled_leaves_no_writer_behind() -> None:
+    talk, wire = Talk(), Wire()
+    async with lobby(talk.server) as place:
+        actor = await place.open()
+        await talk.begin(actor, 1, wire=wire)
+        wire.gate.clear()
+        talk.say(2)
+        await settle()
+        assert wire.task is not None
+        wire.task.cancel()
+        await settle()
+        assert writers() == 0
+        wire = Wire()
+        wire.listen(actor, "c1-1")
+        await talk.end()
+        assert said(wire) == [2, "done"]
+
+
+@virtual_time
 async def test_the_end_of_an_old_connection_stops_no_later_call_of_the_same_id() -> None:
     talk, slow, later = Talk(), Wire(), Wire()
     async with lobby(talk.server, cancel_on_disconnect="always") as place:
@@ -285,6 +325,45 @@ async def test_the_end_of_an_old_connection_stops_no_later_call_of_the_same_id()
         assert json.loads(later.body)["result"]
         slow.gate.set()
         await slow.end()
+
+
+@virtual_time
+async def test_a_client_that_never_reads_its_stream_of_the_session_loses_it_but_not_what_comes_later() -> None:
+    dead, again = Wire(), Wire()
+    async with lobby(Shop().server) as place:
+        actor = await place.open()
+        dead.listen(actor)
+        await settle()
+        dead.gate.clear()
+        for _ in range(2 * HARD_CAP // len(BIG)):
+            actor.push(BIG)
+            await asyncio.sleep(0)
+        await dead.end()
+        assert actor.machine.idle
+        assert writers() == 0
+        actor.push(b'{"n": 1}')
+        again.listen(actor, "g0-1")
+        await settle()
+        assert again.messages[-1] == {"n": 1}
+
+
+@pytest.mark.parametrize(("policy", "stops"), [("streaming", True), ("never", False)])
+@virtual_time
+async def test_a_client_that_never_reads_the_stream_of_a_call_is_gone(policy: str, stops: bool) -> None:
+    talk, dead = Talk(), Wire()
+    async with lobby(talk.server, cancel_on_disconnect=policy) as place:
+        actor = await place.open()
+        await talk.begin(actor, 1, wire=dead)
+        dead.gate.clear()
+        for _ in range(2 * HARD_CAP // len(BIG)):
+            talk.ctx.exchange.emit(BIG)
+            await asyncio.sleep(0)
+        await dead.end()
+        assert writers() == 0
+        assert talk.stopped == stops
+        await talk.end()
+        assert actor.machine.idle
+        assert actor.machine.find("c1-1") is None, "nobody comes back for what has no answer"
 
 
 # ------------------------------------------------------------------------------------------------------------------- hanging up
@@ -336,6 +415,23 @@ async def test_what_is_said_right_before_and_after_a_call_hangs_up_is_not_lost()
 
 
 @virtual_time
+async def test_a_client_that_closes_a_connection_on_which_a_call_hung_up_does_not_stop_it() -> None:
+    talk = Talk()
+    async with lobby(talk.server, cancel_on_disconnect="always") as place:
+        wire = await talk.begin(await place.open(), 1)
+        wire.gate.clear()
+        talk.say(2)
+        await settle()
+        talk.ctx.disconnect()
+        wire.gone.set()
+        await settle()
+        wire.gate.set()
+        await wire.end()
+        await talk.end()
+        assert not talk.stopped
+
+
+@virtual_time
 async def test_a_stream_of_the_session_that_is_hung_up_is_whole() -> None:
     wire = Wire()
     async with lobby(Shop().server) as place:
@@ -363,6 +459,8 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end_of_its_sessi
         actor.end("deleted")
         await wire.end()
         assert now() - began == pytest.approx(LAST_WORDS)
+        await settle()
+        assert writers() == 0
 
 
 # ------------------------------------------------------------------------------------------------------------ the client comes back
@@ -397,6 +495,7 @@ async def test_a_client_that_comes_back_twice_at_once_has_every_response_whole(t
             wire.listen(actor, "c1-0")
         await talk.end()
         assert [wire.complete for wire in wires] == [True] * times
+        assert [wire.status for wire in wires] == [409] * (times - 1) + [200]
         assert said(wires[-1]) == [1, "done"]
         assert not talk.stopped
 
@@ -415,6 +514,8 @@ async def test_a_connection_on_which_nobody_reads_gives_way_in_bounded_time() ->
         began = now()
         await dead.end()
         assert now() - began == pytest.approx(LAST_WORDS)
+        await settle()
+        assert writers() == 0
         await talk.end()
         assert said(again) == [2, 3, "done"]
         assert not talk.stopped
@@ -479,137 +580,3 @@ async def test_connections_hold_the_time_of_a_session_off() -> None:
         await asyncio.sleep(2)
         assert actor.machine.ended
         assert place.is_empty
-
-
-# ---------------------------------------------------------------------------------------------------------------------- garbage
-
-
-async def call_json(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("echo", 1, text="x"))
-    await wire.end()
-
-
-async def call_stream(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("report", 1, token=1, seconds=1))
-    await wire.end()
-
-
-async def cancel_running(place: Lobby, actor: Actor) -> None:
-    wire, other = Wire(), Wire()
-    wire.post(actor, make_call("add_slowly", 1, seconds=1))
-    other.post(actor, make_call("add_slowly", 2, seconds=1))
-    await settle()
-    actor.cancel(1)
-    actor.cancel(2)
-    await wire.end()
-    await other.end()
-
-
-async def cancel_unborn(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("nap", 1, seconds=1))
-    actor.cancel(1)
-    await wire.end()
-
-
-async def drop_stream(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("report", 1, token=1, seconds=1))
-    await settle()
-    wire.gone.set()
-    await wire.end()
-
-
-async def time_out(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("nap", 1, seconds=9))
-    await wire.end()
-    await asyncio.sleep(9)
-
-
-async def replace(place: Lobby, actor: Actor) -> None:
-    wire, again = Wire(), Wire()
-    wire.post(actor, make_call("report", 1, token=1, seconds=1))
-    await settle()
-    again.listen(actor, "c1-0")
-    await wire.end()
-    await again.end()
-
-
-async def replace_channel(place: Lobby, actor: Actor) -> None:
-    wire, again = Wire(), Wire()
-    wire.listen(actor)
-    await settle()
-    again.listen(actor, "g0-0")
-    await wire.end()
-    again.gone.set()
-    await again.end()
-
-
-async def hang_up(place: Lobby, actor: Actor) -> None:
-    wire = Wire()
-    wire.post(actor, make_call("report", 1, token=1, seconds=1))
-    await settle()
-    (work,) = actor.machine.calls.values()
-    actor.disconnect(work.exchange, 0.1)
-    await wire.end()
-    await asyncio.sleep(1)
-
-
-async def end_busy(place: Lobby, actor: Actor) -> None:
-    other, wires = await place.open(), [Wire() for _ in range(4)]
-    for number, wire in enumerate(wires[:3]):
-        wire.post(other, make_call("add_slowly", number, seconds=1))
-    wires[3].listen(other)
-    await settle()
-    other.end("deleted")
-    for wire in wires:
-        await wire.end()
-
-
-WAYS = [call_json, call_stream, cancel_running, cancel_unborn, drop_stream, time_out, replace, replace_channel, hang_up, end_busy]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_request_leaves_no_garbage(way: Callable[[Lobby, Actor], Awaitable[None]]) -> None:
-    """What needs the collector to go away piles up between its rounds, with all that it holds."""
-
-    async def main() -> set[str]:
-        async with lobby(Shop().server, request_timeout=3) as place:
-            actor = await place.open()
-            await way(place, actor)
-            await settle()
-            gc.collect()
-            for _ in range(3):
-                await way(place, actor)
-                await settle()
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            gc.collect()
-            return {type(thing).__name__ for thing in gc.garbage if is_a_request_s(thing)}
-
-    gc.collect()
-    gc.disable()
-    try:
-        found = run(main)
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-    assert found == set()
-
-
-@virtual_time
-async def test_after_all_of_that_a_session_is_as_good_as_new() -> None:
-    async with lobby(Shop().server, request_timeout=3) as place:
-        actor = await place.open()
-        tasks = asyncio.all_tasks()
-        for way in WAYS:
-            await way(place, actor)
-        await settle()
-        assert asyncio.all_tasks() == tasks
-        assert actor.machine.idle
-        assert actor.machine.outlets() == []
-        assert (len(place.table.slow), len(place.table.deadlines)) == (0, 0)
-        assert await text(actor, "look") == "0"

@@ -12,7 +12,7 @@ from virtual_time import settle, virtual_time
 
 from callboard.core.exchange import Exchange
 from callboard.errors import Fail, Reason
-from callboard.legacy.pipe import PipeClient
+from callboard.legacy.pipe import MAX_BATCHES, PipeClient
 from callboard.transport.stream import nobody
 from callboard.wire.jsonrpc import Batch, RawNotification, RawResponse
 
@@ -54,6 +54,11 @@ async def connect(place: Lobby, version: str = V11, params: Any = None) -> tuple
     line = Line(place, client)
     line.said = said
     return line, said
+
+
+def call_message(request_id: Any) -> dict[str, Any]:
+    """A call of nine seconds."""
+    return {"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": {"name": "nap", "arguments": {"seconds": 9}}}
 
 
 async def connected(place: Lobby, version: str = V11) -> Line:
@@ -160,6 +165,35 @@ async def test_elsewhere_a_batch_is_an_error_and_an_empty_answer_is_no_line() ->
 
 
 @virtual_time
+async def test_a_request_that_came_in_a_batch_can_be_given_up() -> None:
+    shop = Shop()
+    async with lobby(shop.server) as place:
+        line = await connected(place, V03)
+        found = read([call_message(number) for number in range(2)])
+        assert isinstance(found, Batch)
+        line.client.take_batch(found)
+        await settle()
+        line.client.give_up(0, None)
+        await asyncio.sleep(10)
+        assert [[answer["id"] for answer in array] for array in line.said] == [[1]]
+
+
+@virtual_time
+async def test_so_many_batches_and_no_more() -> None:
+    async with lobby(Shop().server) as place:
+        line = await connected(place, V03)
+        for number in range(MAX_BATCHES + 1):
+            found = read([call_message(number)])
+            assert isinstance(found, Batch)
+            line.client.take_batch(found)
+        await settle()
+        assert [answer["error"]["code"] for answer in line.said] == [-32603]
+        assert len(next(iter(place.table.sessions.values())).machine.calls) == MAX_BATCHES
+        await asyncio.sleep(10)
+        assert len(line.said) == 1 + MAX_BATCHES
+
+
+@virtual_time
 async def test_notifications_and_answers_reach_the_session() -> None:
     async with lobby(Shop().server, handshake="strict") as place:
         line = await connected(place)
@@ -180,7 +214,7 @@ async def test_with_its_client_everything_ends_once() -> None:
         line = await connected(place, V03)
         before = asyncio.all_tasks()
         line.start(make_call("add_slowly", 1, seconds=9))
-        found = read([{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "nap", "arguments": {"seconds": 9}}}])
+        found = read([call_message(2)])
         assert isinstance(found, Batch)
         line.client.take_batch(found)
         await settle()

@@ -163,6 +163,13 @@ class Stage:
         return "plain"
 
 
+def message_of(act: Act, number: int) -> RawRequest:
+    """The request that is sent."""
+    if act.kind == "call":
+        return make_call(act.tool, act.id, token=None if act.pick % 2 else str(number), number=number, seconds=act.seconds)
+    return make("ping", request_id=act.id) if act.kind == "ping" else make("resources/subscribe", {"uri": f"a:{act.pick}"}, act.id)
+
+
 class Caller:
     """What the client of one session has sent and got.
 
@@ -176,8 +183,6 @@ class Caller:
         self.actor = actor
         self.wires: list[Wire] = []
         self.calls: dict[Wire, RawRequest] = {}
-        self.numbers: list[int] = []
-        self.pushed = 0
 
     def post(self, message: RawRequest, **more: Any) -> None:
         wire = Wire()
@@ -186,40 +191,36 @@ class Caller:
         wire.post(self.actor, message, **more)
 
     async def act(self, act: Act, number: int) -> None:
-        actor = self.actor
-        if act.kind == "call":
-            token = None if act.pick % 2 else str(number)
-            self.post(make_call(act.tool, act.id, token=token, number=number, seconds=act.seconds), streams=act.pick < 6)
-        elif act.kind == "ping":
-            self.post(make("ping", request_id=act.id))
-        elif act.kind == "subscribe":
-            self.post(make("resources/subscribe", {"uri": f"a:{act.pick}"}, act.id))
-        elif act.kind == "cancel":
-            actor.cancel(act.id)
-        elif act.kind == "expire":
-            work = actor.machine.calls.get(act.id)
-            if isinstance(work, Work):
-                actor.expire(work)
-        elif act.kind == "end":
-            if act.pick == 0:
-                actor.end("deleted")
-        elif act.kind == "push":
-            self.pushed += not actor.machine.ended
-            self.stage.server.notify(actor.id, {"method": "notifications/message", "params": {"level": "info", "data": number}})
+        """Do one thing."""
+        if act.kind in {"turn", "wait"}:
+            await asyncio.sleep(act.seconds if act.kind == "wait" else 0)
+        elif act.kind in {"call", "ping", "subscribe"}:
+            self.post(message_of(act, number), streams=act.pick < 6)
         elif act.kind == "listen":
             self.listen(None)
-        elif act.kind == "turn":
-            await asyncio.sleep(0)
-        elif act.kind == "wait":
-            await asyncio.sleep(act.seconds)
         elif act.kind == "come back":
             seen = [ids[-1] for wire in self.wires if (ids := [event_id for event_id in wire.ids if event_id is not None])]
             if seen:
                 self.listen(seen[act.pick % len(seen)])
-        else:
+        elif act.kind in {"leave", "stop reading", "read on", "break"}:
             open_ones = [wire for wire in self.wires if wire.task is not None and not wire.task.done()]
             if open_ones:
                 self.disturb(act.kind, open_ones[act.pick % len(open_ones)])
+        else:
+            self.intervene(act, number)
+
+    def intervene(self, act: Act, number: int) -> None:
+        """Something happens to a call, or to the session."""
+        actor = self.actor
+        work = actor.machine.calls.get(act.id)
+        if act.kind == "cancel":
+            actor.cancel(act.id)
+        elif act.kind == "expire" and isinstance(work, Work):
+            actor.expire(work)
+        elif act.kind == "end" and act.pick == 0:
+            actor.end("deleted")
+        elif act.kind == "push":
+            self.stage.server.notify(actor.id, {"method": "notifications/message", "params": {"level": "info", "data": number}})
 
     def disturb(self, kind: str, wire: Wire) -> None:
         """Something happens to a connection."""
