@@ -373,6 +373,7 @@ def test_a_session_ends_when_nothing_has_happened_for_its_time_and_not_before(sc
                 watch(session.start(session.make("ping")), rested, exchanges)
             elif act.kind == "cancel":
                 await session.cancel(act.id)
+                rested.append(now())
             await settle()
             if over:
                 break

@@ -30,6 +30,8 @@ from callboard.wire.jsonrpc import RawNotification, RawRequest, RawResponse, Req
 __all__ = ["Actor", "NoAnswerError", "Work", "make_hello"]
 
 _log = logging.getLogger("callboard")
+# Characters of a URI that a session remembers.
+MAX_URI = 2048
 # Seconds that calls get to end when their session does, before its last hook runs all the same.
 SETTLE = 1.0
 _RUNNING, _OVER = Phase.RUNNING, Phase.OVER
@@ -340,8 +342,10 @@ class Actor:
         """Hear of changes of a resource.
 
         Raises:
-            Fail: There are too many.
+            Fail: There are too many, or it is too long.
         """
+        if len(uri) > MAX_URI:
+            raise Fail(Reason.INVALID_PARAMS, f"params.uri: at most {MAX_URI} characters of a resource that is subscribed to.")
         if self.topics is not None and len(self.topics) >= MAX_RESOURCES and f"uri:{uri}" not in self.topics:
             raise Fail(Reason.INVALID_PARAMS, f"At most {MAX_RESOURCES} subscriptions in one session.")
         self.join(f"uri:{uri}")

@@ -88,6 +88,8 @@ class Connection(Outlet):
             _log.debug("A stream can't be written any more.", exc_info=True)
             self._give_up()
         finally:
+            if self._writer is not None:
+                self._writer.cancel()
             self._unwatch()
             self._release()
 
@@ -137,7 +139,9 @@ class Connection(Outlet):
         self._close()
 
     def _wake(self) -> None:
-        if self.exchange.open and not self._hung_up:
+        if self.exchange.overflowed:
+            self._give_up()
+        elif self.exchange.open and not self._hung_up:
             Outlet._wake(self)  # noqa: SLF001 - its own class's
         elif self._over is not None and not self._over.done():
             self._over.set_result(None)

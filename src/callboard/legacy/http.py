@@ -251,7 +251,7 @@ class Legacy:
         session_id = http.headers.get(_SESSION)
         if session_id is None:
             return Fail(Reason.SESSION_REQUIRED)
-        return self.table(http.mount).find(session_id.decode("latin-1"), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
+        return self.table(http.mount).find(session_id.decode("latin-1").strip(), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
 
     def _codec(self, http: HttpCall) -> Codec:
         """The version that a request names; the oldest, when it names none (VN-23)."""

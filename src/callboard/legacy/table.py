@@ -29,6 +29,8 @@ _log = logging.getLogger("callboard")
 _REMEMBERED = 256
 # Bytes of what a client says of itself.
 MAX_OPENING = 16 * 1024
+# Values in it, as many as its brackets and commas: decoded, each takes some hundred bytes.
+MAX_OPENING_VALUES = 512
 # Characters of a session id.
 MAX_ID = 1024
 # Seconds that the end of a session may take, its last hook included, before nobody waits for it any more.
@@ -131,6 +133,10 @@ class Table(Home):
         said = b"{}" if params is None else bytes(params)
         if len(said) > MAX_OPENING:
             return Fail(Reason.INVALID_PARAMS, f"initialize has more than {MAX_OPENING} bytes of params, the most that a session keeps.")
+        if sum(map(said.count, (b",", b"[", b"{"))) > MAX_OPENING_VALUES:
+            return Fail(
+                Reason.INVALID_PARAMS, f"initialize has more than {MAX_OPENING_VALUES} values in its params, the most that a session keeps."
+            )
         opening: Opening | Fail | None = self._openings.get(said)
         if opening is None:
             opening = read_initialize(msgspec.Raw(said), self.rules.versions)  # what was sent would keep the whole body

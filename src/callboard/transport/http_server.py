@@ -104,7 +104,7 @@ def refuse_head(transport: asyncio.Transport, limit: int) -> None:
         transport.close()
 
 
-# What `answer_whole` uses of uvicorn's cycle; all of it is set by the cycle's constructor.
+# What `answer_at_once` uses of uvicorn's cycle; all of it is set by the cycle's constructor.
 _CYCLE = {"access_log", "default_headers", "flow", "keep_alive", "message_event", "on_response", "transport"}
 
 
@@ -167,6 +167,7 @@ def make_protocol(app: App) -> type[asyncio.Protocol]:
 
     class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
         unread_head = 0
+        head_began = False
         earlier: tuple[Any, ...] = ()
 
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -190,14 +191,20 @@ def make_protocol(app: App) -> type[asyncio.Protocol]:
             if self.cycle is not None and self.cycle.scope is self.scope:
                 self.scope["headers"] = self.headers[:]
 
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self.head_began = True
+
         def data_received(self, data: bytes) -> None:
+            self.head_began = False
             super().data_received(data)
             # uvicorn makes a cycle when a head is complete; until then it keeps whatever comes.
             if self.scope is None or (self.cycle is not None and self.cycle.scope is self.scope):
                 if self.unread_head:
                     self.unread_head = 0
                 return
-            self.unread_head += len(data)
+            # Of data in which a head begins nobody knows how much belongs to those before it.
+            self.unread_head = 0 if self.head_began else self.unread_head + len(data)
             if self.unread_head > app.rules.max_headers + HEAD_ROOM:
                 refuse_head(self.transport, app.rules.max_headers)
 

@@ -240,7 +240,7 @@ def _diagnose_unreadable(body: bytes) -> Malformed:
     if _OUT_OF_RANGE.search(body) is None:
         return Malformed(Fail(Reason.PARSE))
     try:
-        value = json.loads(body.decode(), parse_int=_read_int, parse_float=str, parse_constant=_refuse_constant)
+        value = json.loads(body.decode(), parse_int=_read_int, parse_float=_pass_over, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return Malformed(Fail(Reason.PARSE))
     fail = Fail(Reason.INVALID_PARAMS, "The message has half of a surrogate pair, or a number out of range, in it.")
@@ -251,6 +251,10 @@ def _diagnose_unreadable(body: bytes) -> Malformed:
 
 def _read_int(digits: str) -> int | str:
     return int(digits) if len(digits) <= _MAX_DIGITS else digits
+
+
+def _pass_over(_number: str) -> None:
+    """A number that no float holds is no id."""
 
 
 def _refuse_constant(name: str) -> None:

@@ -16,7 +16,7 @@ from virtual_time import now, run, settle, virtual_time
 
 from callboard import Server
 from callboard.compose import endpoint
-from callboard.core.exchange import Exchange
+from callboard.core.exchange import SOFT_CAP, Exchange
 from callboard.errors import Fail, Reason
 from callboard.legacy.actor import Actor
 from callboard.legacy.codec import Opening
@@ -301,6 +301,20 @@ async def test_a_log_message_goes_by_the_level_of_its_session() -> None:
 
 
 @virtual_time
+async def test_of_a_pipe_that_nobody_reads_log_messages_are_the_first_to_be_lost() -> None:
+    shop, channel = Shop(), Exchange(nobody)
+    async with lobby(shop.server) as place:
+        actor = await place.open(channel=channel)
+        for _ in range(3):
+            shop.server.log(actor.id, "info", "x" * SOFT_CAP)
+            shop.server.notify(actor.id, CHANGED)
+        write = channel.take()
+        assert write is not None
+        assert [json.loads(note)["method"] for note in write.notes] == ["notifications/message", CHANGED["method"]]
+        assert channel.dropped == 2
+
+
+@virtual_time
 async def test_a_change_of_a_resource_goes_to_those_who_asked_for_it() -> None:
     shop = Shop()
     async with lobby(shop.server) as place:
@@ -396,6 +410,10 @@ async def test_all_sessions_end_together_and_each_once() -> None:
         settled(place)
         shop.server.broadcast(TOPIC, CHANGED)
         await place.table.close("shutdown")
+        bus = shop.server.bus
+        assert isinstance(bus, MemoryBus)
+        assert PUSHES not in bus._topics
+        assert place.table.idle._timer is None
     assert len(shop.over) == 3
 
 
