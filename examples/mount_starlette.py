@@ -1,4 +1,4 @@
-"""Inside a Starlette application: one route, or a mount; nothing to wire into its lifespan."""
+"""Inside a Starlette application: one route, or a mount; its lifespan ends what Callboard began."""
 
 import asyncio
 import socket
@@ -38,13 +38,17 @@ async def home(_request: Request) -> PlainTextResponse:
     return PlainTextResponse("the rest of the site")
 
 
-app = Starlette(
-    routes=[
-        Route("/", home),
-        Route("/mcp", callboard.asgi(server)),
-        Mount("/agents", callboard.asgi(server)),
-    ]
-)
+mcp, agents = callboard.asgi(server), callboard.asgi(server)
+
+
+@asynccontextmanager
+async def end_with_site(_site: Starlette) -> AsyncIterator[None]:
+    yield  # nothing to begin: the first request does
+    await mcp.aclose()
+    await agents.aclose()
+
+
+app = Starlette(routes=[Route("/", home), Route("/mcp", mcp), Mount("/agents", agents)], lifespan=end_with_site)
 
 
 async def main() -> None:
@@ -61,7 +65,7 @@ async def main() -> None:
 
         web.should_exit = True
         await serving
-    assert events == ["open board"], "once for both; Starlette passes no lifespan on to what it mounts"
+    assert events == ["open board", "close board"], "once for both"
     print("OK")
 
 

@@ -93,7 +93,7 @@ def endpoint(
     """
     if not isinstance(server, Server):
         raise RegistrationError(f"What is served must be a callboard.Server, not {server!r}.")
-    factory = options if callable(options) else None
+    factory = _check_factory(options) if callable(options) else None
     if options is not None and factory is None and not isinstance(options, Mapping):
         raise RegistrationError(f"options must be a mapping, or a function that makes one, not {type(options).__name__}.")
     if instructions is not None and not isinstance(instructions, str):
@@ -111,6 +111,17 @@ def endpoint(
     )
     made.older = _serve_older(made, served, sessions or {})
     return made
+
+
+def _check_factory(factory: OptionsFactory) -> OptionsFactory:
+    """Find out now what would fail every session."""
+    try:
+        inspect.signature(factory).bind(None)
+    except TypeError:
+        raise RegistrationError("options: the function is called with one argument, the Caller; let it take that.") from None
+    except ValueError:
+        pass  # something built in, whose signature can't be read
+    return factory
 
 
 def _check_versions(versions: Sequence[str] | None) -> tuple[str, ...]:

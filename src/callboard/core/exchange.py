@@ -115,6 +115,11 @@ class Exchange:
         return self._ended
 
     @property
+    def size(self) -> int:
+        """Bytes that wait to be handed over."""
+        return self._size
+
+    @property
     def congested(self) -> bool:
         """Whether the reader is behind: past `SOFT_CAP`."""
         return self._size > SOFT_CAP
@@ -205,6 +210,7 @@ class Exchange:
         self.state = _DONE
         if answer:
             self._waiting.append(answer)
+            self._size += len(answer)
 
     def cancel(self) -> None:
         """Give the exchange up: nothing more is taken or written."""

@@ -236,7 +236,7 @@ class Actor:
         kind, state = home.server.state, None
         try:
             if work.turn is not Turn.NOW:
-                context.state = kind.draft(self.machine.state)
+                context.give_state(kind.draft(self.machine.state))
             service = serve_own if request.method in OWN else None
             status, answer = await home.endpoint.serve(context, self.codec, service)
             if work.turn is Turn.IN_TURN and not context.crashed:

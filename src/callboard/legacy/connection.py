@@ -177,7 +177,7 @@ class Connection(Outlet):
         if not self._begun:
             with suppress(Exception):
                 headers = [*self._headers, (b"content-length", b"0")]
-                status = 409 if self._replaced else 499 if self._gone else 202
+                status = 409 if self._replaced else 499 if self._gone else 202 if self._after is None else 400
                 await self._send({"type": "http.response.start", "status": status, "headers": headers})
                 await self._send({"type": "http.response.body", "body": b""})
 

@@ -33,6 +33,8 @@ LIFETIME = 3600.0
 LAST_WORDS = 30.0
 # Requests of one stream that are not answered, or whose answer is not read yet.
 MAX_CALLS = 256
+# Bytes of answers that it has not read.
+MAX_UNREAD = 16 * 1024 * 1024
 
 
 class SseStream(Outlet):
@@ -121,7 +123,7 @@ class SseStream(Outlet):
         """Why no request can be taken; None when it can."""
         if self._closing:
             return Fail(Reason.OVERLOADED, "This stream is about to end: open another one.")
-        if len(self._unread) >= MAX_CALLS:
+        if len(self._unread) >= MAX_CALLS or sum(exchange.size for exchange in self._unread) > MAX_UNREAD:
             return Fail(Reason.SESSION_OVERLOADED)
         return None
 

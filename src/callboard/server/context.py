@@ -16,7 +16,7 @@ from msgspec import UNSET
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.errors import RegistrationError
-from callboard.server.state import Hello, show_type
+from callboard.server.state import Hello, Turn, show_type
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RequestId, encode_notification
 from callboard.wire.versions import LOG_LEVELS
@@ -24,6 +24,7 @@ from callboard.wire.versions import LOG_LEVELS
 __all__ = ["Caller", "Context", "ListenLimits", "Mount", "Session"]
 
 T = TypeVar("T")
+_DAY = 24 * 3600.0
 _SEVERITY = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
@@ -292,7 +293,7 @@ class Context:
         """This call's draft of the session's state; without a session one that begins with this request.
 
         Raises:
-            RuntimeError: The server has no state, or the call belongs to a session and did not declare that it takes its state.
+            RuntimeError: The server has no state, or the call did not declare that it takes it.
         """
         if self._state is UNSET:
             self._state = self._begin_state()
@@ -300,13 +301,21 @@ class Context:
 
     @state.setter
     def state(self, value: Any) -> None:
+        if self._state is UNSET:
+            self._begin_state()
+        if self.session is None:
+            self.mount.server.state.seal(value)  # as a session would
         self._state = value
+
+    def give_state(self, draft: Any) -> None:
+        """Give this call its draft of the session's state; the session's to do."""
+        self._state = draft
 
     def _begin_state(self) -> Any:
         kind = self.mount.server.state
         if kind is None:
             raise RuntimeError("ctx.state: this server has none; give it one: Server(..., state=Cart).")
-        if self.session is not None:
+        if self.session is not None or self.mount.server.turn(self.request) is Turn.NOW:
             raise RuntimeError(f"ctx.state: calls that use it run one at a time; declare it: `def f(state: {show_type(kind.type)}, ...)`.")
         hello = Hello(self.client_info, self.client_capabilities, self.protocol_version, {}, None, self.options)
         return kind.draft(kind.begin(hello))
@@ -405,16 +414,25 @@ class Context:
             self.report_dropped()
         self.exchange.emit(note, droppable=True)
 
-    def disconnect(self, retry: float = 0.5) -> None:
+    def disconnect(self, retry: float = 0.5) -> _Drain | _Ready:
         """Close this call's connection and go on; a 2025-11-25 client comes back for the rest. For work that outlasts proxies' patience.
 
         At once and from any thread; without effect where there is no session.
 
         Args:
             retry: Seconds after which the client should come back.
+
+        Returns:
+            Something that may be awaited, as that of `progress` and `log`.
+
+        Raises:
+            ValueError: `retry` is no number of seconds from 0 to a day.
         """
-        if self.session is not None:
-            self._on_loop(self.session.disconnect, self.exchange, retry)
+        if not isinstance(retry, int | float) or not 0 <= retry <= _DAY:
+            raise ValueError(f"ctx.disconnect: retry is a number of seconds, from 0 to a day, not {retry!r}.")
+        if self.session is None:
+            return _READY
+        return self._on_loop(self.session.disconnect, self.exchange, retry)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
         """Await something on the event loop and wait for it; for `def` functions.

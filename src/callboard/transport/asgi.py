@@ -75,6 +75,13 @@ class App:
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._callers: dict[tuple[str | None, bytes | None, bytes | None], Fail | None] = {}
 
+    async def aclose(self) -> None:
+        """End sessions, listen streams and the server's lifespan: for a host application that passes no lifespan events on.
+
+        Call it when the host's own lifespan ends. The next request would begin everything anew.
+        """
+        await self.endpoint.close()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI scope."""
         if scope["type"] == "lifespan":

@@ -92,6 +92,7 @@ class _Envelope(msgspec.Struct):
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
@@ -105,6 +106,7 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 # Half of a surrogate pair, or an exponent that no float holds.
 _OUT_OF_RANGE = re.compile(rb"\\u[dD][89a-fA-F]|[eE]\+?\d{3}")
 _BRACE = ord("{")
+_BLANKS = b" \t\r\n"
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
@@ -222,7 +224,8 @@ def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
     if isinstance(error, UnicodeDecodeError):
         return Malformed(Fail(Reason.PARSE, "The message is not valid UTF-8."))
     try:
-        value = msgspec.json.decode(body)
+        # What is in an array nobody reads here, and it may be much.
+        value = _decode_items(body) if body.lstrip(_BLANKS)[:1] == b"[" else msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return _diagnose_unreadable(body)
     if isinstance(value, list):

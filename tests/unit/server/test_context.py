@@ -354,6 +354,7 @@ class Talk:
         self.id = "s1"
         self.options: Any = options
         self.hello = Hello(session_id="s1", options=options)
+        self.log_level: str | None = "info"
         self.closed: list[tuple[Any, float, bool]] = []
         self.thread = threading.get_ident()
 
@@ -401,20 +402,43 @@ async def test_without_a_session_closing_the_connection_does_nothing() -> None:
     assert ctx.exchange.state is State.OPEN
 
 
+def make_till() -> Server:
+    """A server with a tool that declares the state."""
+    server = Server("till", state=Cart)
+
+    @server.tool
+    async def add(cart: Cart) -> None:
+        """Add one."""
+
+    return server
+
+
 async def test_the_state_is_this_requests_own_where_there_is_no_session() -> None:
-    mount = make_mount(Server("desk", state=Cart))
-    first, second = make_context(mount), make_context(mount)
+    mount = make_mount(make_till())
+    call = make_lifted("tools/call", {"name": "add"})
+    first, second = make_context(mount, call), make_context(mount, call)
     first.state.count += 1
     assert (first.state, second.state) == (Cart(1), Cart(0))
     first.state = Cart(7)
     assert first.state == Cart(7)
+    with pytest.raises(TypeError, match="can't be kept as Cart"):
+        first.state = Cart("many")  # type: ignore[arg-type] # a session would not keep it either
 
 
-async def test_a_session_gives_the_draft_and_nobody_else_does() -> None:
-    ctx = in_session(Talk(), Server("desk", state=Cart))
-    with pytest.raises(RuntimeError, match=r"ctx\.state: calls that use it run one at a time; declare it: `def f\(state: Cart, \.\.\.\)`"):
+@pytest.mark.parametrize("session", [Talk(), None])
+async def test_a_call_that_did_not_declare_the_state_has_none(session: Talk | None) -> None:
+    ctx = make_context(make_mount(make_till()))
+    ctx = Context(ctx.mount, ctx.request, ctx.exchange, session=session)
+    complaint = r"ctx\.state: calls that use it run one at a time; declare it: `def f\(state: Cart, \.\.\.\)`"
+    with pytest.raises(RuntimeError, match=complaint):
         _ = ctx.state
-    ctx.state = Cart(3)
+    with pytest.raises(RuntimeError, match=complaint):
+        ctx.state = Cart(3)
+
+
+async def test_a_session_gives_the_draft() -> None:
+    ctx = in_session(Talk(), make_till())
+    ctx.give_state(Cart(3))
     assert ctx.state == Cart(3)
 
 
