@@ -86,9 +86,9 @@ class Table(Home):
         try:
             session_id = self.rules.session_id()
             _check_id(session_id, taken=session_id in self.sessions)
-            state = None if self.server.state is None else self.server.state.begin(make_hello(opening, session_id, options))
-            draft = None if state is None else self.server.state.draft(state)
-            topics = () if self.server.hooks.channels is None else self.server.hooks.channels(draft)
+            kind, hooks = self.server.state, self.server.hooks
+            state = None if kind is None else kind.begin(make_hello(opening, session_id, options))
+            topics = () if hooks.channels is None else hooks.channels(None if kind is None else kind.draft(state))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code
             return self.endpoint.server.crash("initialize", error)
         if len(self.sessions) >= self.rules.max_sessions or self.mount.draining:  # others were faster while the options were made
