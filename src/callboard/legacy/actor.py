@@ -240,10 +240,9 @@ class Actor:
             service = serve_own if request.method in OWN else None
             status, answer = await home.endpoint.serve(context, self.codec, service)
             if work.turn is Turn.IN_TURN and not context.crashed:
-                try:
-                    state = kind.seal(context.state)
-                except TypeError as error:
-                    status, answer = self.codec.render(request.id, home.server.crash(f"{request.method}: its state", error), request)
+                state = kind.seal(context.state)
+        except Exception as error:  # noqa: BLE001 - of the state's own type; what functions raise does not come here
+            status, answer = self.codec.render(request.id, home.server.crash(f"{request.method}: its state", error), request)
         except BaseException:
             self._over(work, None)
             if work.exchange.open:  # nobody else would answer

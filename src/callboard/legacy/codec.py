@@ -99,6 +99,7 @@ class Opening(msgspec.Struct):
 _decode_meta = msgspec.json.Decoder(_Meta).decode
 _decode_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _NOTHING = Raw(b"{}")
+_NULL = Raw(b"null")
 
 
 class Codec:
@@ -153,14 +154,18 @@ class Codec:
         try:
             params = row.decode(message.params or b"{}")
         except msgspec.DecodeError as error:
-            params = _decode_without_retry(row, message.params, error)
+            params = _decode_leniently(row, message.params, error)
             if isinstance(params, Fail):
                 return params
         if row.asks:
             params.input_responses = params.request_state = UNSET
+            if message.method == "tools/call" and params.arguments == _NULL:
+                params.arguments = UNSET
         elif not self.features.completion_context and message.method == "completion/complete":
             params.context = UNSET  # CP-02
         known = self.base if envelope is None else envelope
+        if params.meta == _NULL:
+            params.meta = UNSET
         if params.meta is not UNSET:
             try:
                 token = _decode_meta(params.meta).progress_token
@@ -232,11 +237,11 @@ class Codec:
         return status, encode({"jsonrpc": "2.0", "id": None, "error": error})
 
 
-def _decode_without_retry(row: Method, params: Raw | None, error: msgspec.DecodeError) -> Any:
-    """Parameters without the keys of a retry, in case these were at fault: a 2025 client means nothing by them."""
+def _decode_leniently(row: Method, params: Raw | None, error: msgspec.DecodeError) -> Any:
+    """Parameters without what a 2025 client means nothing by: the keys of a retry, and nulls, as which some write what is absent."""
     try:
         given = _decode_object(params or b"{}")
-        rest = {key: value for key, value in given.items() if key not in _RETRY_KEYS}
+        rest = {key: value for key, value in given.items() if key not in _RETRY_KEYS and value != _NULL}
         if len(rest) < len(given):
             return row.decode(encode(rest))
     except msgspec.DecodeError as fault:

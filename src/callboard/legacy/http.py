@@ -68,9 +68,9 @@ class Legacy:
         return self._table
 
     def drain(self) -> None:
-        """Close GET streams: their clients would keep them open for ever."""
+        """End what would not end by itself: sessions at rest, and GET streams, which their clients would keep open for ever."""
         if self._table is not None:
-            self._table.hang_up()
+            self._table.drain()
 
     async def close(self) -> None:
         """End every session."""
@@ -259,8 +259,13 @@ class Legacy:
 
     async def _refuse(self, http: HttpCall, fail: Fail, request_id: RequestId | None = None, *headers: tuple[bytes, bytes]) -> None:
         stated = http.headers.get(_VERSION, b"").decode("latin-1").strip()
-        render = self._codec(http).render_fail if not stated or stated in LEGACY else render_fail
-        status, answer = render(request_id, fail)
+        actor = None if self._table is None else self._table.sessions.get(http.headers.get(_SESSION, b"").decode("latin-1").strip())
+        if isinstance(actor, Actor) and actor.owner == http.principal:
+            status, answer = actor.codec.render_fail(request_id, fail)
+        elif not stated or stated in LEGACY:
+            status, answer = self._codec(http).render_fail(request_id, fail)
+        else:
+            status, answer = render_fail(request_id, fail)
         await send_answer(http.send, status, answer, [*http.extra, *headers])
 
 

@@ -107,9 +107,12 @@ class Table(Home):
         instructions = self.server.instructions if mount.instructions is None else mount.instructions
         return self._codecs[version].introduce(self.server.info, capabilities, instructions)
 
-    def hang_up(self) -> None:
-        """Close every GET stream."""
-        for actor in self.sessions.values():
+    def drain(self) -> None:
+        """End sessions in which no call runs, and close the GET streams of the others, as the server is about to end."""
+        for actor in list(self.sessions.values()):
+            if not actor.machine.calls:
+                actor.end("shutdown")
+                continue
             for outlet in actor.machine.outlets():
                 if outlet.call is None:
                     outlet.hang_up(None)

@@ -106,6 +106,7 @@ _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 # Half of a surrogate pair, or an exponent that no float holds.
 _OUT_OF_RANGE = re.compile(rb"\\u[dD][89a-fA-F]|[eE]\+?\d{3}")
 _BRACE = ord("{")
+_NULL = msgspec.Raw(b"null")
 _BLANKS = b" \t\r\n"
 _STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
@@ -185,7 +186,8 @@ def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse
     if method is not msgspec.UNSET:
         if result is not msgspec.UNSET or error is not msgspec.UNSET:
             return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "The message is a request and a response at once."))
-        given = None if params is msgspec.UNSET else params
+        # null is how some clients write what is absent
+        given = None if params is msgspec.UNSET or params == _NULL else params
         if given is not None and memoryview(given)[0] != _BRACE:
             return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "params must be an object."))
         if envelope.id is msgspec.UNSET:

@@ -430,14 +430,15 @@ async def test_the_end_of_all_is_bounded() -> None:
 
 
 @virtual_time
-async def test_closing_streams_ends_no_session() -> None:
+async def test_before_the_server_ends_sessions_at_rest_do_and_the_others_lose_their_streams() -> None:
     channel, call = Wire(), Wire()
     async with lobby(Shop().server) as place:
-        actor = await place.open()
+        actor, resting = await place.open(), await place.open()
         channel.listen(actor)
         call.post(actor, make_call("report", 1, token=1, seconds=1))
         await settle()
-        place.table.hang_up()
+        place.table.drain()
+        assert (actor.machine.ended, resting.machine.ended) == (False, True)
         await channel.end()
         assert channel.complete
         assert not call.complete

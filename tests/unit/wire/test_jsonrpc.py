@@ -40,6 +40,14 @@ def raw_request(params: str) -> str:
 # Messages
 
 
+@pytest.mark.parametrize("kind", [RawRequest, RawNotification])
+def test_params_of_null_are_none(kind: type[Any]) -> None:
+    head = '"id":6,' if kind is RawRequest else ""
+    message = decode(f'{{"jsonrpc":"2.0",{head}"method":"x","params":null}}'.encode())
+    assert isinstance(message, kind)
+    assert message.params is None
+
+
 @pytest.mark.parametrize("request_id", ["1", 1, "01", "é", "", 0, -5, 2**53, 2**64 - 1, "😀", "\n", 10**30])
 def test_a_request_keeps_its_id_and_its_type(request_id: Any) -> None:
     # A25, JR-02
@@ -152,7 +160,6 @@ def test_what_is_no_json_is_a_parse_error(body: bytes) -> None:
         pytest.param('{"jsonrpc":"2.0","id":6,"method":null}', 6, id="method null"),
         pytest.param('{"jsonrpc":"2.0","id":6,"method":["x"]}', 6, id="method array"),
         pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":[]}', 6, id="params array"),
-        pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":null}', 6, id="params null"),
         pytest.param('{"jsonrpc":"2.0","id":6,"method":"x","params":"y"}', 6, id="params string"),
         pytest.param('{"jsonrpc":"2.0","id":6,"result":{},"error":{}}', 6, id="result and error"),
         pytest.param("{}", None, id="empty object"),
