@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from e2e.serving import free_port, process, wait_until_listening
 
 SERVER = Path(__file__).with_name("desk_server.py")
 PROGRESS = make_meta(progressToken="p")
+PADDING = b"\r\nX-Padding: %b\r\n" % (b"x" * 4000)
 
 
 @contextmanager
@@ -63,6 +65,15 @@ def test_pipelined_requests_are_answered_in_order(port: int) -> None:
         ]
         wire.send(b"".join(calls))
         assert [wire.read().message["id"] for _ in calls] == ["slow", "stream", "quick", "list"]
+
+
+def test_a_burst_of_pipelined_requests_is_no_long_head(port: int) -> None:
+    # SA08, HH-25: most packets end within a head, and together they are longer than any head may be
+    calls = [make_call("echo", {"text": "x"}, port=port, request_id=number).replace(b"\r\n", PADDING, 1) for number in range(300)]
+    with Wire(port) as wire, ThreadPoolExecutor(1) as sender:
+        sending = sender.submit(wire.send, b"".join(calls))
+        assert [wire.read().message["id"] for _ in calls] == list(range(300))
+        sending.result()
 
 
 def test_a_request_may_trickle_in(port: int) -> None:

@@ -124,6 +124,22 @@ async def test_a_text_and_a_number_are_two_ids(shop: Shop) -> None:
     assert shop.stopped == ["text"]
 
 
+@pytest.mark.parametrize("turns", range(4))
+@virtual_time
+async def test_who_comes_back_for_a_call_as_it_is_cancelled_is_not_told_that_something_was_accepted(shop: Shop, turns: int) -> None:
+    """HL-18: 202 answers a POST; a GET is a stream, or it is refused."""
+    session = await Legacy(asgi(shop.server, cancel_on_disconnect="never"), V11).connect()
+    async with session.open("report", {"seconds": 100}, request_id="c") as first:
+        await first.message()
+    back = session.start_listening(first.last_id)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    assert (await session.cancel("c")).status == 202
+    answer = await back.end()
+    assert (answer.status, answer.is_empty) in {(200, True), (400, True)}
+    assert shop.stopped == ["report"]
+
+
 @virtual_time
 async def test_a_cancellation_of_what_is_over_does_nothing_and_the_id_can_be_used_again(shop: Shop) -> None:
     """Scenario 13; CN-06."""

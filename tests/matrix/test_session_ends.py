@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -274,3 +276,48 @@ async def test_a_hook_that_never_ends_keeps_no_client_waiting_for_ever() -> None
     began = now()
     assert (await session.delete()).status == 204
     assert now() - began < 60
+
+
+@virtual_time
+async def test_a_server_that_is_about_to_stop_ends_sessions_at_rest_at_once(shop: Shop) -> None:
+    """A40: what holds the others up must not cost them their hook."""
+    app = asgi(shop.server)
+    resting, listening, busy = [await Legacy(app).connect() for _ in range(3)]
+    await resting.call("add")
+    call = busy.begin("add_slowly", {"seconds": 20, "name": "busy"})
+    async with listening.listen() as stream:
+        await settle()
+        began = now()
+        app.endpoint.drain()
+        assert (await stream.end()).is_empty
+        await settle()
+        assert now() - began < 0.1
+    assert sorted(shop.over) == [("shutdown", 0), ("shutdown", 1)]
+    assert (await call.end()).text == "1"
+    await app.endpoint.close()
+    assert sorted(shop.over) == [("shutdown", 0), ("shutdown", 1), ("shutdown", 1)]
+
+
+@virtual_time
+async def test_a_host_without_lifespan_events_can_close_the_application() -> None:
+    went: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(_: Server) -> AsyncIterator[None]:
+        went.append("up")
+        yield
+        went.append("down")
+
+    shop = Shop(lifespan=lifespan)
+    app = asgi(shop.server)
+    session = await Legacy(app).connect()
+    await session.call("add")
+    async with session.listen() as stream:
+        await app.aclose()
+        assert (await stream.end()).is_empty
+    assert (went, shop.over) == (["up", "down"], [("shutdown", 1)])
+    assert (await session.request("ping")).status == 404
+    assert (await (await Legacy(app).connect()).call("add")).text == "1"
+    assert went == ["up", "down", "up"]
+    await app.aclose()
+    assert (went, shop.over) == (["up", "down"] * 2, [("shutdown", 1)] * 2)

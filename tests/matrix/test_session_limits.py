@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from legacy_driver import Legacy, Session, ends
 from shop import Shop
-from virtual_time import now, virtual_time
+from virtual_time import now, settle, virtual_time
 
 from callboard import RegistrationError, asgi
 
@@ -327,6 +327,34 @@ async def test_what_a_client_makes_a_session_remember_of_it_is_bounded(shop: Sho
     answer = await client.try_initialize(capabilities={"experimental": {"x": {"y": "z" * 1_000_000}}}, request_id=1)
     assert (answer.message["id"], answer.error["code"]) == (1, -32602)
     assert "mcp-session-id" not in answer.headers
+
+
+@virtual_time
+async def test_what_a_client_says_of_itself_is_bounded_in_values_too(shop: Shop) -> None:
+    """A07: decoded, an empty array takes a hundred times its two bytes."""
+    client = Legacy(asgi(shop.server))
+    await client.connect(capabilities={"experimental": {"x": {"y": [{}] * 200}}})
+    answer = await client.try_initialize(capabilities={"experimental": {"x": {"y": [{}] * 600}}}, request_id=1)
+    assert (answer.message["id"], answer.error["code"]) == (1, -32602)
+    assert "512" in answer.error["message"]
+    assert "mcp-session-id" not in answer.headers
+
+
+@virtual_time
+async def test_a_long_uri_is_not_kept_by_subscribing_to_it(shop: Shop) -> None:
+    """A07."""
+    session = await Legacy(asgi(shop.server)).connect()
+    fits, long = (f"shop://{'x' * (length - 7)}" for length in (2048, 2049))
+    assert (await session.request("resources/subscribe", {"uri": fits})).result == {}
+    answer = await session.request("resources/subscribe", {"uri": long})
+    assert answer.error["code"] == -32602
+    assert "2048" in answer.error["message"]
+    async with session.listen() as stream:
+        shop.server.resource_updated(long)
+        shop.server.resource_updated(fits)
+        assert (await stream.message())["params"]["uri"] == fits
+        await settle()
+        assert stream.untaken == []
 
 
 @virtual_time

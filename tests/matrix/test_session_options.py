@@ -491,3 +491,56 @@ async def test_a_lifespan_is_entered_once_for_the_server_and_a_state_begins_once
             await session.call("add")
     assert entered == ["in"]
     assert begun == [session.id for session in sessions]
+
+
+# What clients write in their own way
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@virtual_time
+async def test_blanks_after_the_sessions_id_are_no_part_of_it(shop: Shop, version: str) -> None:
+    # RFC 9110, 5.5
+    session = await Legacy(asgi(shop.server), version).connect()
+    for blanks in (" ", "  ", "\t"):
+        assert (await session.request("ping", mcp_session_id=f"{session.id}{blanks}")).result == {}
+    assert (await session.delete(mcp_session_id=f"{session.id} ")).status == 204
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("ping", {"params": None}),
+        ("tools/list", {"params": None}),
+        ("tools/list", {"params": {"cursor": None, "_meta": None}}),
+        ("resources/templates/list", {"params": {"cursor": None}}),
+        ("tools/call", {"params": {"name": "look", "arguments": None, "_meta": None}}),
+        ("prompts/get", {"params": {"name": "advertise", "arguments": None}}),
+        ("resources/read", {"params": {"uri": "shop://prices", "_meta": None}}),
+        ("logging/setLevel", {"params": {"level": "info", "_meta": None}}),
+    ],
+)
+@virtual_time
+async def test_null_is_how_some_clients_write_what_is_absent(shop: Shop, version: str, method: str, more: dict[str, Any]) -> None:
+    session = await Legacy(asgi(shop.server), version).connect()
+    answer = await session.post({"jsonrpc": "2.0", "id": 7, "method": method, **more})
+    assert (answer.status, answer.message["id"], "result" in answer.message) == (200, 7, True)
+    notice = await session.post({"jsonrpc": "2.0", "method": "notifications/initialized", "params": None})
+    assert (notice.status, notice.body) == (202, b"")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("fault", ["batch", "no message", "stray response", "number out of range", "event id"])
+@virtual_time
+async def test_an_error_has_its_id_as_the_sessions_version_wants_it(shop: Shop, version: str, fault: str) -> None:
+    """JR-09: also where the header that names the version is left out; and an id is never made up."""
+    bodies = {"batch": b"[]", "no message": b"5", "number out of range": b'{"jsonrpc":"2.0","id":1e400,"method":"ping"}'}
+    bodies["stray response"] = b'{"jsonrpc":"2.0","id":"stray","result":{}}'
+    session = await Legacy(asgi(shop.server), version).connect()
+    for stated in (None, version):
+        if fault == "event id":
+            answer = await session.get("junk", mcp_protocol_version=stated)
+        else:
+            answer = await session.send("POST", bodies[fault], session.headers(mcp_protocol_version=stated)).end()
+        assert "error" in answer.message
+        assert ("id" in answer.message, answer.message.get("id")) == (version != V11, None)

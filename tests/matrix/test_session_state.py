@@ -1,15 +1,18 @@
 """What a session keeps between calls: who sees it, what is written back, and in what order."""
 
 import asyncio
+import re
+import sys
 from typing import Any
 
 import pytest
 from asgi_driver import Client
 from legacy_driver import V03, VERSIONS, Legacy, Session, ends
+from msgspec import Struct
 from shop import Cart, Shop
 from virtual_time import virtual_time
 
-from callboard import RegistrationError, Server, asgi
+from callboard import Context, RegistrationError, Server, asgi
 
 
 @pytest.fixture
@@ -345,6 +348,80 @@ async def test_a_state_that_can_no_longer_be_kept_is_that_calls_error() -> None:
     answer = await session.call("spoil")
     assert answer.error["code"] == -32603
     assert (await session.call("add")).text == "2"
+
+
+class Picky(Struct):
+    """A state that looks at itself."""
+
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(picky: Picky) -> None:
+    """Be content, unless a test is not."""
+
+
+@pytest.mark.parametrize("fault", [AssertionError, RuntimeError, KeyError], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("when", ["left", "taken"])
+@virtual_time
+async def test_whatever_the_states_type_raises_is_that_calls_error(
+    when: str, fault: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SA07, of state: as a call leaves it, and as the next one takes it."""
+    server = Server("shop", state=Picky)
+
+    @server.tool
+    async def add(picky: Picky) -> int:
+        picky.count += 1
+        return picky.count
+
+    session = await Legacy(asgi(server)).connect()
+    kept = 1 if when == "left" else 2
+    assert [await counted(session, "add") for _ in range(kept)] == list(range(1, kept + 1))
+
+    def complain(picky: Picky) -> None:
+        if picky.count > 1:
+            raise fault("password=hunter2")
+
+    monkeypatch.setattr(sys.modules[__name__], "check", complain)
+    for _ in range(2):
+        caplog.clear()
+        error = (await session.call("add")).error
+        assert (error["code"], "ended" in error["message"], "hunter2" in error["message"]) == (-32603, False, False)
+        found = re.search(r"\(id (\w+)\)", error["message"])
+        assert found is not None
+        assert [found[1] in record.getMessage() for record in caplog.records] == [True]
+    monkeypatch.undo()
+    assert await counted(session, "add") == kept + 1
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+@virtual_time
+async def test_a_call_that_did_not_declare_the_state_can_not_replace_it(
+    shop: Shop, in_session: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lost without a word in a session, it must not seem to work without one."""
+
+    @shop.server.tool
+    async def assign(ctx: Context) -> str:
+        ctx.state = Cart(9)
+        return "assigned"
+
+    @shop.server.tool
+    async def assign_declared(cart: Cart, ctx: Context) -> str:
+        ctx.state = Cart(cart.count + 7)
+        return "assigned"
+
+    app = asgi(shop.server)
+    session = await Legacy(app).connect()
+    caller: Session | Client = session if in_session else Client(app)
+    assert (await caller.call("assign")).error["code"] == -32603
+    assert "declare it" in caplog.text
+    assert await counted(session) == 0
+    assert (await caller.call("assign_declared")).text == "assigned"
+    assert await counted(session) == (7 if in_session else 0)
 
 
 def test_a_state_that_could_never_be_kept_is_refused_when_the_server_is_made() -> None:

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from asgi_driver import Client
 from legacy_driver import V03, V06, V11, VERSIONS, Answer, Legacy, Session, ends, read_frames
 from shop import TOPIC, Shop
 from virtual_time import now, settle, virtual_time
@@ -427,6 +428,43 @@ async def test_hanging_up_means_nothing_where_there_is_no_stream(shop: Shop) -> 
     assert (await session.call("work", {"seconds": 1}, accept=JSON_ONLY)).text == "worked"
     off = Legacy(asgi(make_poller(), sessions="off"), V11).sessionless()
     assert (await off.call("work", {"seconds": 1}, token="t")).text == "worked"
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+@virtual_time
+async def test_hanging_up_may_be_awaited_whoever_calls(shop: Shop, token: str | None) -> None:
+    @shop.server.tool
+    async def leave(ctx: Context) -> str:
+        await ctx.disconnect()
+        return "left"
+
+    app = asgi(shop.server)
+    assert (await Client(app).call("leave")).text == "left"
+    assert (await Legacy(asgi(shop.server, sessions="off"), V11).sessionless().call("leave")).text == "left"
+    for version in VERSIONS:
+        session = await Legacy(app, version).connect()
+        answer = await session.call("leave", token=token)
+        if not answer.messages:
+            answer = await session.get(answer.frames[-1].event_id)
+        assert answer.text == "left"
+
+
+@pytest.mark.parametrize("retry", [-1, "soon", float("inf"), float("nan")])
+@virtual_time
+async def test_a_wrong_time_to_come_back_is_an_error_of_that_call(shop: Shop, retry: Any, caplog: pytest.LogCaptureFixture) -> None:
+    @shop.server.tool
+    async def leave(ctx: Context) -> str:
+        ctx.progress(1)
+        ctx.disconnect(retry=retry)
+        return "left"
+
+    app = asgi(shop.server)
+    session = await Legacy(app, V11).connect()
+    for answer in (await session.call("leave", token="t"), await Client(app).call("leave")):
+        assert answer.messages[-1]["error"]["code"] == -32603
+    causes = [str(record.exc_info[1]) for record in caplog.records if record.exc_info is not None]
+    assert [cause.startswith("ctx.disconnect: retry is a number of seconds") for cause in causes] == [True, True]
+    assert (await session.call("echo", {"text": "on"})).text == "on"
 
 
 @virtual_time

@@ -43,6 +43,8 @@ def test_a_wrong_option_of_run_is_named_before_anything_is_served(options: dict[
         ({"max_body": 0}, "max_body"),
         ({"listen_lifetime": 0}, "listen_lifetime"),
         ({"options": 5}, "options must be a mapping"),
+        ({"options": lambda: {"region": "eu"}}, "options: .* one argument, the Caller"),
+        ({"options": lambda caller, more: {}}, "options: .* one argument, the Caller"),
         ({"instructions": 5}, "instructions must be a str"),
         ({"versions": "2025-11-25"}, "versions takes a list"),
         ({"versions": []}, "versions takes a list"),

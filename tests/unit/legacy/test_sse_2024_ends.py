@@ -13,7 +13,7 @@ from virtual_time import now, settle, virtual_time
 from callboard import Context
 from callboard.core.exchange import HARD_CAP, SOFT_CAP, Exchange
 from callboard.legacy.actor import Actor
-from callboard.legacy.sse_stream import LAST_WORDS, LIFETIME, MAX_CALLS, SseStream
+from callboard.legacy.sse_stream import LAST_WORDS, LIFETIME, MAX_CALLS, MAX_UNREAD, SseStream
 
 MIB = 1024 * 1024
 
@@ -199,6 +199,28 @@ async def test_a_call_that_says_more_than_its_client_reads_is_stopped_and_told_s
         while (message := await client.message()).get("id") != request_id:
             pass
         assert "waited unread" in message["error"]["message"]
+
+
+@virtual_time
+async def test_answers_that_a_client_does_not_read_are_bounded_in_bytes_too(shop: Shop) -> None:
+    """A07: a small request can have a large answer, and answers are never dropped."""
+
+    @shop.server.resource("shop://atlas")
+    async def atlas() -> str:
+        return "x" * MIB
+
+    async with connected(make_app(shop)) as client:
+        client.stream.gate.clear()
+        fits = MAX_UNREAD // MIB
+        for _ in range(fits + 4):
+            await client.begin("resources/read", {"uri": "shop://atlas"})
+            await settle()
+        client.stream.gate.set()
+        answers = [await client.message() for _ in range(fits + 4)]
+        refused = [answer["error"]["code"] for answer in answers if "error" in answer]
+        assert refused == [-32603] * len(refused)
+        assert 1 <= len(refused) <= 4
+        assert (await client.request("ping"))["result"] == {}
 
 
 @virtual_time
