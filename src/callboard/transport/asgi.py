@@ -14,7 +14,7 @@ from callboard.errors import Fail, Reason
 from callboard.server.context import Mount
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.security import HttpRules, accepted_types, check, check_caller, check_media
-from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream, send_answer
+from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream, send_answer, take_whole
 from callboard.wire.jsonrpc import Malformed, Message, RawNotification, RawRequest, decode
 
 __all__ = ["LINGER_BYTES", "App", "inner_path"]
@@ -117,12 +117,15 @@ class App:
         if accepted == (False, False) or (self._json_only and not accepted[0]):
             await _refuse_unread(scope, receive, send, Fail(Reason.NOT_ACCEPTABLE), extra)
             return
-        received = await receive()
-        if received["type"] != "http.request":
-            return
-        body: bytes | None = received.get("body", b"")
-        if received.get("more_body") or (body and len(body) > self.rules.max_body):
-            body = await _read_rest(body or b"", receive, self.rules.max_body, more=bool(received.get("more_body")))
+        body = take_whole(receive)
+        more = False
+        if body is None:
+            received = await receive()
+            if received["type"] != "http.request":
+                return
+            body, more = received.get("body", b""), bool(received.get("more_body"))
+        if more or (body and len(body) > self.rules.max_body):
+            body = await _read_rest(body or b"", receive, self.rules.max_body, more=more)
         if body is None:
             await _refuse_unread(scope, receive, send, self._too_large(), extra)
             return

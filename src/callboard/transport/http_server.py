@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
 from callboard.transport.asgi import App
-from callboard.transport.stream import WHOLE_WRITERS, Receive, Scope, Send, WholeWriter
+from callboard.transport.stream import SHORTCUTS, Receive, Scope, Send, Shortcut
 
 if TYPE_CHECKING:
     import uvicorn
@@ -136,7 +136,15 @@ def answer_at_once() -> None:
         cycle.message_event.set()
         cycle.on_response()
 
-    WHOLE_WRITERS[RequestResponseCycle] = WholeWriter(ready, write)
+    def take(cycle: RequestResponseCycle) -> bytes | None:
+        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected or cycle.flow.read_paused or not cycle.body:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.message_event.clear()
+        return body
+
+    SHORTCUTS[RequestResponseCycle] = Shortcut(take, ready, write)
 
 
 def make_front(app: App, trusted: list[str] | str) -> Callable[[Scope, Receive, Send], Awaitable[None]]:

@@ -18,17 +18,19 @@ from callboard.core.exchange import Exchange, State, Write
 from callboard.core.sse import comment
 
 __all__ = [
+    "SHORTCUTS",
     "WATCH_AFTER",
-    "WHOLE_WRITERS",
     "Outlet",
     "Pulse",
     "Receive",
     "Scope",
     "Send",
+    "Shortcut",
     "Stream",
-    "WholeWriter",
+    "find_shortcut",
     "nobody",
     "send_answer",
+    "take_whole",
     "write_whole",
 ]
 
@@ -50,20 +52,22 @@ _COMMENT = comment()
 _DONE = State.DONE
 
 
-class WholeWriter(NamedTuple):
-    """A way of an HTTP server to take a whole answer at once, in place of its ASGI `send`.
+class Shortcut(NamedTuple):
+    """A way past the ASGI `receive` and `send` of an HTTP server, where a body is there already and an answer is whole.
 
     Attributes:
+        take: The body of a request, given the owner of `receive`; None where it has to be waited for.
         ready: Whether it can now, given the owner of `send`.
         write: Writes status, header lines of the content but for its length, further headers, and body.
     """
 
+    take: Callable[[Any], bytes | None]
     ready: Callable[[Any], bool]
     write: Callable[[Any, int, bytes, list[tuple[bytes, bytes]], bytes], None]
 
 
-# By the type that owns the server's `send`.
-WHOLE_WRITERS: dict[type, WholeWriter] = {}
+# By the type that owns the server's `receive` and `send`.
+SHORTCUTS: dict[type, Shortcut] = {}
 
 
 def nobody() -> None:
@@ -192,7 +196,7 @@ class Outlet:
     def _write_whole(self, write: Write) -> bool:
         """Write an answer that begins and ends with this write; False where that takes `_write`."""
         status, notes = write.status, write.notes
-        if not (status and write.last) or whole_writer(self._send) is None:
+        if not (status and write.last) or find_shortcut(self._send) is None:
             return False
         if write.streaming:
             return write_whole(self._send, status, _SSE_LINES, self._headers, self.frame(notes, first=True))
@@ -356,11 +360,22 @@ async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[by
     await send({"type": "http.response.body", "body": body})
 
 
-def whole_writer(send: Send) -> WholeWriter | None:
+def find_shortcut(send: Send) -> Shortcut | None:
     """What can write a whole answer in place of `send`; None where somebody in between has a `send` of his own."""
     owner = getattr(send, "__self__", None)
-    writer = WHOLE_WRITERS.get(type(owner))
-    return writer if writer is not None and writer.ready(owner) else None
+    shortcut = SHORTCUTS.get(type(owner))
+    return shortcut if shortcut is not None and shortcut.ready(owner) else None
+
+
+def take_whole(receive: Receive) -> bytes | None:
+    """The whole body of a request, where the HTTP server has it already and nobody in between has a `receive` of his own; else None.
+
+    Args:
+        receive: ASGI receive.
+    """
+    owner = getattr(receive, "__self__", None)
+    shortcut = SHORTCUTS.get(type(owner))
+    return None if shortcut is None else shortcut.take(owner)
 
 
 def write_whole(send: Send, status: int, lines: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> bool:
@@ -376,7 +391,7 @@ def write_whole(send: Send, status: int, lines: bytes, headers: list[tuple[bytes
     Returns:
         Whether it is done; if not, `send` must do it.
     """
-    writer = whole_writer(send)
+    writer = find_shortcut(send)
     if writer is not None:
         writer.write(getattr(send, "__self__", None), status, lines, headers, body)
     return writer is not None
