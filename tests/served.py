@@ -13,7 +13,7 @@ from callboard import Context, Fail, Reply, Request, Server, dispatch
 from callboard.core.exchange import Exchange
 from callboard.core.modern import Modern
 from callboard.core.outcome import Outcome
-from callboard.server.context import ListenLimits, Mount
+from callboard.server.mount import ListenLimits, Mount
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RawRequest, decode
 from callboard.wire.versions import LATEST

@@ -9,10 +9,11 @@ from callboard.core.era import Request
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import CallboardError, Fail, NotFound, Reason, RegistrationError, ToolError
 from callboard.server.app import Server
-from callboard.server.context import Caller, Context
+from callboard.server.context import Context
 from callboard.server.depends import Depends
 from callboard.server.dispatch import dispatch
 from callboard.server.middleware import Layer, Service
+from callboard.server.mount import Caller
 from callboard.server.state import Hello
 from callboard.types import audio, embed, image, link, text
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from callboard.core.modern import Modern
 from callboard.errors import RegistrationError
 from callboard.server.app import Server
-from callboard.server.context import Caller, ListenLimits
+from callboard.server.mount import Caller, ListenLimits
 from callboard.transport.asgi import App
 from callboard.transport.endpoint import Endpoint, Older
 from callboard.transport.ports import refuse_port
@@ -101,7 +101,7 @@ def endpoint(
     served = _check_versions(versions)
     made = Endpoint(
         server,
-        Modern(server.info, supported=served),
+        Modern(server.info, supported=served, methods=server.methods),
         versions=served,
         options=None if factory else options,
         options_factory=factory,

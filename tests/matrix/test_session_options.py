@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from virtual_time import virtual_time
 
 from callboard import Server, asgi
-from callboard.server.context import Caller
+from callboard.server.mount import Caller
 
 ORIGIN = "https://app.example"
 

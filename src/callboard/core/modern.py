@@ -6,6 +6,7 @@ supported, `_meta` complete, `Mcp-Method` and `Mcp-Name`, method known, params. 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -80,9 +81,13 @@ class Modern:
     Args:
         server_info: Goes into every result's `_meta` (MT-05); None leaves it out.
         supported: Versions that the endpoint serves, this era's first; what `-32022` and `server/discover` list.
+        methods: The methods there are: the core's, and those of extensions.
     """
 
-    def __init__(self, server_info: Implementation | None, *, supported: tuple[str, ...] = (LATEST,)) -> None:
+    def __init__(
+        self, server_info: Implementation | None, *, supported: tuple[str, ...] = (LATEST,), methods: Mapping[str, Method] = METHODS
+    ) -> None:
+        self._methods = methods
         self.supported = supported
         self._spoken = LATEST if LATEST in supported else None
         self._meta = {} if server_info is None else {"io.modelcontextprotocol/serverInfo": msgspec.Raw(encode(server_info))}
@@ -101,7 +106,7 @@ class Modern:
 
     def lift(self, message: RawRequest, headers: Headers | None) -> Request | Fail:
         """Read a request whose every part is right; where one is not, `_explain` finds which comes first in the order of checks."""
-        row = METHODS.get(message.method)
+        row = self._methods.get(message.method)
         if row is None:
             return self._explain(message, headers)
         try:
@@ -129,7 +134,7 @@ class Modern:
             return fail
         if headers is not None and (fail := _check_method(message.method, headers)):
             return fail
-        row = METHODS.get(message.method)
+        row = self._methods.get(message.method)
         if row is None:
             return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: protocol {LATEST} has none of this name.")
         if error is not None:

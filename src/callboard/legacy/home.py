@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from callboard.legacy.alarm import Alarm
 from callboard.legacy.rules import Rules
-from callboard.server.context import Mount
+from callboard.server.mount import Mount
 from callboard.transport.endpoint import Endpoint
 from callboard.transport.stream import WATCH_AFTER
 from callboard.wire.versions import LOG_LEVELS

@@ -24,7 +24,7 @@ from callboard.legacy.pipe import PipeClient
 from callboard.legacy.rules import Rules
 from callboard.legacy.session import MAX_CHANNELS
 from callboard.legacy.table import FAREWELL, Table
-from callboard.server.context import Caller, Mount
+from callboard.server.mount import Caller, Mount
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.stream import Stream, nobody, send_answer
 from callboard.wire.jsonrpc import Batch, Malformed, RawNotification, RawRequest, RawResponse, RequestId

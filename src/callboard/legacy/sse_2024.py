@@ -22,7 +22,7 @@ from callboard.legacy.codec_2024 import VERSION, Codec2024
 from callboard.legacy.http import Legacy
 from callboard.legacy.rules import Rules
 from callboard.legacy.sse_stream import SseStream
-from callboard.server.context import Caller
+from callboard.server.mount import Caller
 from callboard.transport.asgi import inner_path
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.stream import Scope, send_answer

@@ -16,7 +16,7 @@ from callboard.legacy.actor import Actor, make_hello
 from callboard.legacy.codec import Codec, Opening, read_initialize
 from callboard.legacy.home import Home
 from callboard.legacy.rules import Rules
-from callboard.server.context import Caller, Mount
+from callboard.server.mount import Caller, Mount
 from callboard.server.pushes import PUSHES, Push, decode_push
 from callboard.server.subscriptions import CHANGES, Change, decode_change
 from callboard.transport.endpoint import Endpoint

@@ -21,14 +21,16 @@ from callboard.server.component import (
     Component,
     FactFields,
     Facts,
-    Policy,
     Prompt,
     Resource,
     Template,
     Tool,
+    ToolFields,
+    read_tool_fields,
     sole_error,
 )
-from callboard.server.dispatch import dispatch, find_turn
+from callboard.server.dispatch import SERVE, dispatch, find_turn
+from callboard.server.extension import Extension, Serve
 from callboard.server.lifespan import Lifespan, LifespanFactory
 from callboard.server.middleware import Layer, Service, compose
 from callboard.server.pushes import push_log, push_to_session, push_to_topic
@@ -39,6 +41,7 @@ from callboard.server.workers import MAX_THREADS
 from callboard.stores.base import Bus
 from callboard.stores.memory import MemoryBus
 from callboard.wire import v2026_07_28 as v
+from callboard.wire.methods import METHODS, Method
 
 __all__ = ["Server"]
 
@@ -134,6 +137,10 @@ class Server:
         self._declared = None if capabilities is None else dict(capabilities)
         # Capabilities whose methods are served (EC-10).
         self.offered: Container[str] = self.registry.offered if self._declared is None else self._declared
+        # What the eras read a request by, and what serves it: the core's, and those of extensions.
+        self.methods: dict[str, Method] = dict(METHODS)
+        self.serving: dict[str, Serve] = dict(SERVE)
+        self.extensions: dict[str, Extension] = {}
         self.service: Service = compose(partial(dispatch, self), middleware)
 
     @property
@@ -148,8 +155,9 @@ class Server:
             listens: Whether the transport can deliver notifications of change; what can't be delivered is not advertised.
             logs: Whether it can deliver log messages.
         """
+        extensions = {name: extension.settings() for name, extension in self.extensions.items()}
         if self._declared is not None:
-            return _deliverable(self._declared, listens=listens, logs=logs)
+            return _deliverable(self._declared, extensions, listens=listens, logs=logs)
         changes = {"listChanged": True} if listens else {}
         capabilities: dict[str, Any] = {"logging": {}} if logs else {}
         for kind in ("tools", "prompts"):
@@ -159,78 +167,36 @@ class Server:
             capabilities["resources"] = {**changes, "subscribe": True} if listens else {}
         if "completions" in self.registry.offered:
             capabilities["completions"] = {}
+        if extensions:
+            capabilities["extensions"] = extensions
         return capabilities
 
     @overload
-    def tool(
-        self,
-        fn: F,
-        /,
-        *,
-        annotations: v.ToolAnnotations | None = None,
-        timeout: float | None = None,
-        concurrency: int | None = None,
-        snapshot: bool = False,
-        input_schema: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        **facts: Unpack[FactFields],
-    ) -> F: ...
+    def tool(self, fn: F, /, **options: Unpack[ToolFields]) -> F: ...
     @overload
-    def tool(
-        self,
-        /,
-        *,
-        annotations: v.ToolAnnotations | None = None,
-        timeout: float | None = None,
-        concurrency: int | None = None,
-        snapshot: bool = False,
-        input_schema: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        **facts: Unpack[FactFields],
-    ) -> Callable[[F], F]: ...
-    def tool(
-        self,
-        fn: F | None = None,
-        /,
-        *,
-        annotations: v.ToolAnnotations | None = None,
-        timeout: float | None = None,
-        concurrency: int | None = None,
-        snapshot: bool = False,
-        input_schema: Mapping[str, Any] | None = None,
-        output_schema: Mapping[str, Any] | None = None,
-        **facts: Unpack[FactFields],
-    ) -> F | Callable[[F], F]:
+    def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+    def tool(self, fn: F | None = None, /, **options: Unpack[ToolFields]) -> F | Callable[[F], F]:
         """Make a function a tool; the function comes back unchanged.
 
         Args:
             fn: The function, when used without parentheses.
-            annotations: Hints about its behaviour (read-only, destructive, idempotent, open world).
-            timeout: Seconds until its work is cancelled and the call answered in band.
-            concurrency: Calls of it that run at once; more wait their turn.
-            snapshot: Whether a call of a session does not wait for those before it, but works on a copy of the state that is not kept.
-            input_schema: Raw JSON Schema of the arguments; the function then takes them as one dict.
-            output_schema: Raw JSON Schema of the structured result.
-            **facts: `name`, `title`, `description`, `icons`, `meta` of its definition.
+            **options: `name`, `title`, `description`, `icons`, `meta` of its definition, and
+
+                - `annotations`: Hints about its behaviour (read-only, destructive, idempotent, open world).
+                - `timeout`: Seconds until its work is cancelled and the call answered in band.
+                - `concurrency`: Calls of it that run at once; more wait their turn.
+                - `snapshot`: Whether a call of a session does not wait for those before it, but works on a copy of the state that is not
+                  kept.
+                - `input_schema`: Raw JSON Schema of the arguments; the function then takes them as one dict.
+                - `output_schema`: Raw JSON Schema of the structured result.
 
         Raises:
             RegistrationError: The function can't be a tool, or its name is taken.
         """
-        stated = read_facts("@server.tool", facts)
+        stated = read_tool_fields("@server.tool", options)
 
         def register(function: F) -> F:
-            tool = Tool(
-                function,
-                facts=stated,
-                policy=Policy(timeout=timeout, concurrency=concurrency),
-                annotations=annotations,
-                input_schema=input_schema,
-                output_schema=output_schema,
-                strict=self._strict,
-                state=self.state,
-                snapshot=snapshot,
-            )
-            self.registry.add(tool)
+            self.registry.add(Tool(function, strict=self._strict, state=self.state, **stated))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.tool"))
@@ -340,6 +306,22 @@ class Server:
         else:
             self.tool(_check_function(component, "server.add"))
 
+    def extend(self, extension: Extension) -> None:
+        """Offer an extension of the protocol, such as `Skills`.
+
+        Raises:
+            RegistrationError: It is there already, or one of its methods is another's.
+        """
+        if extension.id in self.extensions:
+            raise RegistrationError(f"server.extend: {extension.id} is there already.")
+        methods = extension.methods()
+        if taken := sorted(methods.keys() & self.methods.keys()):
+            raise RegistrationError(f"server.extend: {extension.id} brings {taken[0]}, which is served already.")
+        self.extensions[extension.id] = extension
+        for name, (row, serve) in methods.items():
+            self.methods[name] = row
+            self.serving[name] = serve
+
     def remove(self, kind: Kind, key: str) -> None:
         """Take a component out; clients that listen hear of it.
 
@@ -434,7 +416,7 @@ def _check_uri(uri: str) -> None:
         )
 
 
-def _deliverable(declared: Mapping[str, Any], *, listens: bool, logs: bool) -> dict[str, Any]:
+def _deliverable(declared: Mapping[str, Any], extensions: Mapping[str, Any], *, listens: bool, logs: bool) -> dict[str, Any]:
     """What an author declared, less what can't be delivered here (A19), and logging, which any function may do (LG-02)."""
     promises = () if listens else ("listChanged", "subscribe")
     kept = {
@@ -442,4 +424,6 @@ def _deliverable(declared: Mapping[str, Any], *, listens: bool, logs: bool) -> d
         for key, value in declared.items()
         if key != "logging"
     }
+    if extensions:
+        kept["extensions"] = {**kept.get("extensions", {}), **extensions}
     return {**kept, "logging": {}} if logs else kept

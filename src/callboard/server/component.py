@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from callboard.server.callee import FactFields, Facts
+from callboard.server.policy import Policy
 from callboard.server.prompt import COMPLETION_CAP, Completer, Prompt
 from callboard.server.resource import Resource, Template
-from callboard.server.tool import Policy, Tool, sole_error
+from callboard.server.tool import Tool, ToolFields, read_tool_fields, sole_error
 
 __all__ = [
     "COMPLETION_CAP",
@@ -20,6 +21,8 @@ __all__ = [
     "Resource",
     "Template",
     "Tool",
+    "ToolFields",
+    "read_tool_fields",
     "sole_error",
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 import msgspec
@@ -14,13 +14,14 @@ from callboard.core.outcome import CacheHint, Outcome, Reply
 from callboard.errors import Fail, NotFound, Reason
 from callboard.server.component import Component, Tool
 from callboard.server.context import Context
+from callboard.server.extension import Serve
 from callboard.server.registry import Kind, Registry
 from callboard.server.state import Turn
 from callboard.server.subscriptions import Hub
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.versions import LATEST
 
-__all__ = ["dispatch", "find_turn"]
+__all__ = ["SERVE", "dispatch", "find_turn"]
 
 _BRACE = ord("{")
 
@@ -34,13 +35,11 @@ class Served(Protocol):
     registry: Registry
     hub: Hub
     offered: Container[str]
+    serving: dict[str, Serve]
 
     def capabilities(self, *, listens: bool, logs: bool = True) -> dict[str, Any]:
         """What `server/discover` advertises."""
         ...
-
-
-Serve = Callable[[Served, Any, Request, Context], Awaitable[Outcome]]
 
 
 async def dispatch(server: Served, request: Request, context: Context) -> Outcome:
@@ -57,7 +56,7 @@ async def dispatch(server: Served, request: Request, context: Context) -> Outcom
     capability = request.row.capability
     if capability and capability not in server.offered:
         return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: this server has no {capability}.")
-    return await _SERVE[request.method](server, request.params, request, context)
+    return await server.serving[request.method](server, request.params, request, context)
 
 
 async def _discover(server: Served, _params: v.RequestParams, _request: Request, ctx: Context) -> Outcome:
@@ -176,7 +175,7 @@ async def _listen(server: Served, params: v.SubscriptionsListenRequestParams, _r
     return await server.hub.listen(ctx, params.notifications)
 
 
-_SERVE: dict[str, Serve] = {
+SERVE: dict[str, Serve] = {
     "server/discover": _discover,
     "tools/list": _lister("tools"),
     "tools/call": _call_tool,

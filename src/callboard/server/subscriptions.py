@@ -23,7 +23,8 @@ from callboard.core.exchange import Exchange
 from callboard.core.outcome import Reply
 from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason
-from callboard.server.context import Context, ListenLimits
+from callboard.server.context import Context
+from callboard.server.mount import ListenLimits
 from callboard.server.workers import Workers
 from callboard.stores.base import Bus
 from callboard.wire.jsonrpc import encode

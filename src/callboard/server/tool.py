@@ -5,9 +5,7 @@ Everything that a request needs from it is an attribute: its converter, its defi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -16,27 +14,43 @@ from msgspec import UNSET
 from callboard.core.headers import HeaderParam, compile_param_map
 from callboard.core.outcome import Reply
 from callboard.errors import RegistrationError, ToolError
-from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, Run, make_definition, open_reply
+from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, Run, make_definition, open_reply, read_facts
 from callboard.server.context import Context
+from callboard.server.policy import Policy, limit
 from callboard.server.schema import ArgumentFaults, compile_arguments, compile_raw_schema
 from callboard.server.shape import compile_result, encode_value
 from callboard.server.signature import Signature
 from callboard.server.state import StateKind
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["Policy", "Tool", "sole_error"]
+__all__ = ["Tool", "ToolFields", "read_tool_fields", "sole_error"]
 
 
-class Policy(msgspec.Struct, kw_only=True, frozen=True):
-    """How a tool may be run.
+class ToolFields(FactFields, total=False):
+    """The options of a tool as keyword arguments: those of its policy, and what its definition says."""
 
-    Attributes:
-        timeout: Seconds after which its work is cancelled and the call answered in band; None for no limit.
-        concurrency: How many calls of it run at once; more wait. None for no limit.
+    annotations: v.ToolAnnotations | None
+    timeout: float | None
+    concurrency: int | None
+    snapshot: bool
+    input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None
+
+
+_POLICY = frozenset(Policy.__struct_fields__)
+_OWN = frozenset({"annotations", "snapshot", "input_schema", "output_schema"})
+
+
+def read_tool_fields(where: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Sort the options of a tool into what `Tool` takes.
+
+    Raises:
+        RegistrationError: One of them is unknown; the text lists those there are.
     """
-
-    timeout: float | None = None
-    concurrency: int | None = None
+    facts = {name: value for name, value in fields.items() if name not in _POLICY | _OWN}
+    policy = Policy(**{name: value for name, value in fields.items() if name in _POLICY})
+    own = {name: value for name, value in fields.items() if name in _OWN}
+    return {**own, "facts": read_facts(where, facts), "policy": policy}
 
 
 class Tool:
@@ -122,7 +136,7 @@ class Tool:
             self.header_params: tuple[HeaderParam, ...] = compile_param_map(self._arguments.input_schema)
         except ValueError as error:
             raise RegistrationError(f"{self.source}: {error}") from None
-        self._run: Run = _limited(callee, policy, self.key)
+        self._run: Run = limit(callee, policy, self.key)
         _, self.definition = make_definition(
             v.Tool,
             self.source,
@@ -205,59 +219,3 @@ def _check_annotations(annotations: v.ToolAnnotations | None, source: str) -> v.
             f"{source}: annotations must be a types.ToolAnnotations, like ToolAnnotations(read_only_hint=True), not {annotations!r}."
         )
     return annotations
-
-
-def _limited(callee: Callee, policy: Policy, name: str) -> Run:
-    """Wrap a tool's run in its policy, the wait for a turn inside the time limit."""
-    run = callee.call
-    if policy.concurrency is not None:
-        if type(policy.concurrency) is not int or policy.concurrency < 1:
-            raise RegistrationError(f"concurrency must be an integer of at least 1, not {policy.concurrency!r}: no call would ever run.")
-        run = _in_turn(run, policy.concurrency, on_thread=not callee.signature.is_async)
-    if policy.timeout is not None:
-        if not isinstance(policy.timeout, int | float) or policy.timeout <= 0:
-            raise RegistrationError(f"timeout must be a number of seconds above 0, not {policy.timeout!r}: no call would ever end well.")
-        run = _timed(run, policy.timeout, name)
-    return run
-
-
-def _in_turn(run: Run, concurrency: int, *, on_thread: bool) -> Run:
-    turns: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
-
-    async def run_in_turn(kwargs: dict[str, Any], ctx: Context) -> Any:
-        loop = ctx.mount.workers.loop
-        if loop not in turns:
-            turns.clear()
-            turns[loop] = asyncio.Semaphore(concurrency)
-        turn = turns[loop]
-        if not on_thread:
-            async with turn:
-                return await run(kwargs, ctx)
-        await turn.acquire()
-        # A thread can't be stopped: it keeps its turn until it returns, whoever has stopped waiting for it.
-        work = asyncio.ensure_future(run(kwargs, ctx))
-        work.add_done_callback(partial(_give_turn_back, turn))
-        return await asyncio.shield(work)
-
-    return run_in_turn
-
-
-def _give_turn_back(turn: asyncio.Semaphore, work: asyncio.Future[Any]) -> None:
-    turn.release()
-    if not work.cancelled():
-        work.exception()  # seen, also where nobody waits any more
-
-
-def _timed(run: Run, seconds: float, name: str) -> Run:
-    async def run_timed(kwargs: dict[str, Any], ctx: Context) -> Any:
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                return await run(kwargs, ctx)
-        except TimeoutError:
-            if limit.expired():
-                ctx.crashed = True  # it was stopped anywhere: what it did to the state is half done
-                raise ToolError(f"{name} was stopped: it took longer than {seconds:g} s.") from None
-            raise
-
-    return run_timed

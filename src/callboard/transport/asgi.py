@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
-from callboard.server.context import Mount
+from callboard.server.mount import Mount
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.security import HttpRules, accepted_types, check, check_caller, check_media
 from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream, send_answer, take_whole

@@ -16,8 +16,9 @@ from callboard.core.outcome import Outcome
 from callboard.errors import Fail, Reason, ToolError
 from callboard.server.app import Server
 from callboard.server.component import sole_error
-from callboard.server.context import Caller, Context, ListenLimits, Mount
+from callboard.server.context import Context
 from callboard.server.middleware import Service
+from callboard.server.mount import Caller, ListenLimits, Mount
 from callboard.server.workers import Workers
 from callboard.transport.stream import Pulse, Receive, Scope, Send
 from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, RawResponse, RequestId

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable
 
-from callboard.server.context import Mount
+from callboard.server.mount import Mount
 from callboard.transport.endpoint import Endpoint
 from callboard.transport.pipe import Pipe
 

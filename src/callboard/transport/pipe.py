@@ -24,7 +24,7 @@ from callboard.core.era import Era
 from callboard.core.exchange import HARD_CAP, Exchange
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
-from callboard.server.context import Mount
+from callboard.server.mount import Mount
 from callboard.transport.endpoint import Endpoint, PipeSession, read_cancelled
 from callboard.wire.jsonrpc import (
     Batch,

@@ -16,7 +16,7 @@ from callboard.errors import Fail
 from callboard.legacy.actor import Actor, Work
 from callboard.legacy.http import Legacy
 from callboard.legacy.table import Table
-from callboard.server.context import Caller
+from callboard.server.mount import Caller
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.stream import Pulse
 from callboard.wire.jsonrpc import Message, RawRequest, decode

@@ -22,7 +22,7 @@ from callboard.legacy.actor import Actor
 from callboard.legacy.codec import Opening
 from callboard.legacy.http import Legacy
 from callboard.legacy.table import _REMEMBERED, FAREWELL, MAX_ID, MAX_OPENING, Table
-from callboard.server.context import Caller
+from callboard.server.mount import Caller
 from callboard.server.pushes import PUSHES
 from callboard.server.subscriptions import CHANGES
 from callboard.stores.memory import MemoryBus

@@ -9,7 +9,7 @@ from served import ask, make_mount, refusal, reply
 
 from callboard import Context, Depends, Fail, Reason, Reply, Server
 from callboard.core.outcome import CacheHint
-from callboard.server.dispatch import _SERVE
+from callboard.server.dispatch import SERVE
 from callboard.wire.methods import METHODS
 
 GATED: dict[str, dict[str, Any]] = {
@@ -55,7 +55,7 @@ def make_server(**options: Any) -> Server:
 
 
 def test_every_method_of_the_table_is_served() -> None:
-    assert _SERVE.keys() == METHODS.keys()
+    assert SERVE.keys() == METHODS.keys()
 
 
 # What a server offers

@@ -12,7 +12,7 @@ from served import make_context, make_lifted, make_mount, taken
 from callboard import Context, Fail, Reason, Reply, Server
 from callboard.core.exchange import HARD_CAP
 from callboard.core.modern import Modern
-from callboard.server.context import ListenLimits, Mount
+from callboard.server.mount import ListenLimits, Mount
 from callboard.server.subscriptions import Hub
 from callboard.stores.memory import MemoryBus
 from callboard.wire.v2026_07_28 import SubscriptionFilter

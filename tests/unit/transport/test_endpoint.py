@@ -13,7 +13,7 @@ from asgi_driver import judge, make_meta, make_request
 from callboard import Context, Fail, NeedInput, Reason, RegistrationError, Reply, Server
 from callboard.compose import endpoint
 from callboard.core.exchange import Exchange, State
-from callboard.server.context import ListenLimits
+from callboard.server.mount import ListenLimits
 from callboard.transport.endpoint import Endpoint
 from callboard.wire.jsonrpc import RawRequest, decode
 

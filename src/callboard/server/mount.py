@@ -1,0 +1,152 @@
+"""What all requests through one transport share, and what a request sees of its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from callboard.core.exchange import Exchange
+from callboard.errors import RegistrationError
+from callboard.server.state import Hello
+from callboard.server.workers import Workers
+
+__all__ = ["Caller", "ListenLimits", "Mount", "Session"]
+
+
+class ListenLimits(msgspec.Struct, frozen=True):
+    """How many listen streams there may be, and for how long.
+
+    Attributes:
+        total: Streams of one server.
+        per_principal: Streams of one principal; clients without a principal share only `total`.
+        lifetime: Seconds until a stream is closed in good order, so that the client re-opens it.
+    """
+
+    total: int = 10_000
+    per_principal: int = 8
+    lifetime: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.total < 1 or self.per_principal < 1 or self.lifetime <= 0:
+            raise RegistrationError("max_listens_per_principal must be at least 1 and listen_lifetime more than 0 seconds.")
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, as a mount's options factory sees it.
+
+    Attributes:
+        headers: HTTP headers of the request, names in lower case; None without HTTP.
+        principal: Who is asking, as established by the transport; None when nobody is.
+        scope_state: ASGI `scope["state"]` of the request; None elsewhere.
+    """
+
+    headers: Mapping[str, str] | None = None
+    principal: str | None = None
+    scope_state: Any = None
+
+
+class Session(Protocol):
+    """What a request sees of the session that it belongs to. Only 2025 clients have one.
+
+    Attributes:
+        id: Its id.
+        options: Options that were bound when it began.
+        hello: How its client introduced itself.
+    """
+
+    id: str
+    options: Any
+
+    @property
+    def hello(self) -> Hello:
+        """How its client introduced itself."""
+        ...
+
+    @property
+    def log_level(self) -> str | None:
+        """The least severe level that its client wants to see now."""
+        ...
+
+    def disconnect(self, exchange: Exchange, retry: float) -> None:
+        """Close the connection that one call is answered on, and go on with the call; on the event loop only.
+
+        Args:
+            exchange: The call's way out.
+            retry: Seconds after which the client should come back for the rest.
+        """
+        ...
+
+    async def ask(
+        self,
+        method: str,
+        params: Any,
+        *,
+        exchange: Exchange | None = None,
+        timeout: float = 60.0,  # noqa: ASYNC109 - the client's time to answer; the session's machine keeps it
+    ) -> Any:
+        """Send the client a request and wait for its result.
+
+        Args:
+            method: The method.
+            params: Its parameters.
+            exchange: The call on whose stream it travels; None for the session's own streams.
+            timeout: Seconds to wait.
+        """
+        ...
+
+
+class Mount:
+    """What all requests through one transport share.
+
+    Attributes:
+        server: The server that is mounted.
+        workers: Threads for `def` functions, and the loop.
+        values: What the server's lifespan yielded: the first content of every `ctx.locals`.
+        versions: Protocol versions that are served, the preferred one first.
+        options: Bound options of the mount.
+        options_factory: Takes a `Caller`, gives the options of its session, or of its request where there are no sessions; None where
+            `options` are everybody's.
+        instructions: Advice for the model in place of the server's; None for the server's own.
+        logs: Whether log messages can be delivered; likewise.
+        draining: Whether the mount is about to end, so that no listen stream may begin.
+        listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
+    """
+
+    __slots__ = (
+        "draining",
+        "instructions",
+        "listen_limits",
+        "logs",
+        "options",
+        "options_factory",
+        "server",
+        "values",
+        "versions",
+        "workers",
+    )
+
+    def __init__(
+        self,
+        server: Any,
+        workers: Workers,
+        *,
+        values: Mapping[str, Any],
+        versions: tuple[str, ...],
+        options: Any = None,
+        options_factory: Callable[[Caller], Any] | None = None,
+        instructions: str | None = None,
+        listen_limits: ListenLimits | None = ListenLimits(),
+        logs: bool = True,
+    ) -> None:
+        self.server = server
+        self.workers = workers
+        self.values = values
+        self.versions = versions
+        self.options = options
+        self.options_factory = options_factory
+        self.instructions = instructions
+        self.draining = False
+        self.listen_limits = listen_limits
+        self.logs = logs
