@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from oracles import faults, mcp_types_notification, mcp_types_result, mcp_types_validate, schema_dir
+from oracles import TASKS, faults, mcp_types_notification, mcp_types_result, mcp_types_validate, schema_dir
 
 JSON = dict[str, Any]
 Event = MutableMapping[str, Any]
@@ -23,7 +23,14 @@ Application = Callable[[Event, Callable[[], Awaitable[Event]], Callable[[Event],
 
 LATEST: Final = "2026-07-28"
 BOUND: Final = 10.0  # seconds that a test waits for anything
-MIRRORED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+MIRRORED: Final = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
+}
+# What the extension for tasks brings.
+TASK_RESULTS: Final = {"tasks/get": "GetTaskResult", "tasks/update": "UpdateTaskResult", "tasks/cancel": "CancelTaskResult"}
 RESULTS: Final = {
     "server/discover": "DiscoverResult",
     "tools/list": "ListToolsResult",
@@ -89,6 +96,11 @@ def judge(message: JSON, method: str | None) -> None:
     if "error" not in message or "id" in message:  # `mcp_types` knows no error without an id; the JSON Schema does (JR-09)
         mcp_types_validate("JSONRPCMessage", message)
     definition = "JSONRPCMessage"
+    if (of_tasks := _task_definition(message, method)) is not None:
+        part = message if "method" in message else message["result"]
+        found = [] if schema_dir() is None else faults(of_tasks, part, TASKS)
+        assert not found, f"{message}: {'; '.join(found)}"
+        return
     if "method" in message:
         assert "id" not in message, f"the current protocol has no requests of servers (JR-05): {message}"
         mcp_types_notification(message["method"], message.get("params"))
@@ -106,6 +118,17 @@ def judge(message: JSON, method: str | None) -> None:
     if definition == "JSONRPCNotification":
         found += faults("ServerNotification", message)
     assert not found, f"{message}: {'; '.join(found)}"
+
+
+def _task_definition(message: JSON, method: str | None) -> str | None:
+    """What a message about a task is by the schema of the extension; None for all others."""
+    if "method" in message:
+        return "TaskStatusNotification" if message["method"] == "notifications/tasks" else None
+    result = message.get("result", {})
+    if result.get("resultType") == "task":
+        assert method == "tools/call", "only a call of a tool may be answered with a task (TX-04)"
+        return "CreateTaskResult"
+    return TASK_RESULTS.get(method or "") if result else None
 
 
 def read_events(body: bytes) -> Iterator[JSON]:

@@ -19,7 +19,7 @@ import asgi_driver
 from asgi_driver import BOUND, JSON, META_PREFIX, Application, Event
 from mcp_types import JSONRPCMessage
 from mcp_types import methods as mcp_methods
-from oracles import faults, mcp_types_notification, mcp_types_result, schema_dir
+from oracles import faults, mcp_types_notification, mcp_types_result, mcp_types_validate, schema_dir
 from pydantic import TypeAdapter
 from virtual_time import VirtualLoop
 
@@ -31,7 +31,12 @@ RESULTS: Final = {
     "logging/setLevel": "EmptyResult",
     "resources/subscribe": "EmptyResult",
     "resources/unsubscribe": "EmptyResult",
+    "tasks/get": "GetTaskResult",
+    "tasks/cancel": "CancelTaskResult",
+    "tasks/list": "ListTasksResult",
+    "tasks/result": "CallToolResult",  # what became a task
 }
+RELATED: Final = "io.modelcontextprotocol/related-task"
 MODERN_KEYS: Final = {"resultType", "ttlMs", "cacheScope"}  # no version of 2025 has them in a result
 Methods = dict[tuple[type, Any], str]
 _read_message: Final[Any] = TypeAdapter(JSONRPCMessage).validate_python
@@ -95,13 +100,19 @@ def judge(message: JSON, version: str, methods: Methods) -> None:
         definition = "ServerRequest" if "id" in message else "ServerNotification"
         if definition == "ServerRequest":
             mcp_methods.parse_server_request(message["method"], version, message.get("params"))
+        elif message["method"] == "notifications/tasks/status":
+            mcp_types_validate("TaskStatusNotification", message)
         else:
             mcp_types_notification(message["method"], message.get("params"), version)
         found += [] if schema_dir() is None else faults(definition, message, version)
     elif "result" in message:
         method = methods[type(message["id"]), message["id"]]
-        mcp_types_result(method, message["result"], version)
-        found += [] if schema_dir() is None else faults(RESULTS[method], message["result"], version)
+        definition = "CreateTaskResult" if method == "tools/call" and "task" in message["result"] else RESULTS[method]
+        if definition.endswith("TaskResult") or method.startswith("tasks/"):
+            mcp_types_validate(definition, message["result"])
+        else:
+            mcp_types_result(method, message["result"], version)
+        found += [] if schema_dir() is None else faults(definition, message["result"], version)
         found += [f"the result has {key}" for key in MODERN_KEYS & message["result"].keys()]
     if not unread and schema_dir() is not None:
         found += faults("JSONRPCMessage", message, version)
@@ -114,7 +125,7 @@ def _reserved(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == "_meta" and isinstance(inner, dict):
-                yield from (name for name in inner if name.startswith(META_PREFIX))
+                yield from (name for name in inner if name.startswith(META_PREFIX) and name != RELATED)
             yield from _reserved(inner)
     elif isinstance(value, list):
         for inner in value:

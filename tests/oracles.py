@@ -19,6 +19,7 @@ from mcp_types import methods
 from pydantic import BaseModel, TypeAdapter
 
 LATEST = "2026-07-28"
+TASKS = "io.modelcontextprotocol/tasks"
 
 
 def schema_dir() -> Path | None:
@@ -36,7 +37,7 @@ shared_schema = pytest.mark.skipif(
 
 @cache
 def schema(version: str = LATEST) -> dict[str, Any]:
-    """The JSON Schema document of a protocol version.
+    """The JSON Schema document of a protocol version, or of an extension.
 
     Raises:
         pytest.skip.Exception: The schemas are not at hand.
@@ -44,7 +45,8 @@ def schema(version: str = LATEST) -> dict[str, Any]:
     folder = schema_dir()
     if folder is None:
         pytest.skip(shared_schema.kwargs["reason"])
-    document: dict[str, Any] = json.loads((folder / f"mcp-{version}.schema.json").read_text("utf-8"))
+    name = "ext-tasks" if version == TASKS else f"mcp-{version}"
+    document: dict[str, Any] = json.loads((folder / f"{name}.schema.json").read_text("utf-8"))
     return document
 
 

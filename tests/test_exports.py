@@ -18,6 +18,7 @@ PUBLIC = [
     "Context",
     "Depends",
     "Fail",
+    "Handler",
     "Hello",
     "Layer",
     "NeedInput",

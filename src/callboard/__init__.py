@@ -20,6 +20,7 @@ from callboard.types import audio, embed, image, link, text
 if TYPE_CHECKING:
     from callboard.client.client import Client
     from callboard.compose import asgi, run, stdio
+    from callboard.handling.handler import Handler
 
 __all__ = [
     "CacheHint",
@@ -29,6 +30,7 @@ __all__ = [
     "Context",
     "Depends",
     "Fail",
+    "Handler",
     "Hello",
     "Layer",
     "NeedInput",
@@ -57,6 +59,7 @@ __version__ = "0.1.0"
 # Loaded when first asked for: a server does not pay for the client, nor a client for the transports.
 _LAZY = {
     "Client": "callboard.client.client",
+    "Handler": "callboard.handling.handler",
     "asgi": "callboard.compose",
     "run": "callboard.compose",
     "stdio": "callboard.compose",

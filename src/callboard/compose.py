@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 from callboard.core.modern import Modern
 from callboard.errors import RegistrationError
-from callboard.server.app import Server
+from callboard.handling.handler import Served, adapt
 from callboard.server.mount import Caller, ListenLimits
+from callboard.server.signature import accepts
 from callboard.transport.asgi import App
 from callboard.transport.endpoint import Endpoint, Older
 from callboard.transport.ports import refuse_port
@@ -68,7 +69,7 @@ class SessionOptions(TypedDict, total=False):
 
 
 def endpoint(
-    server: Server,
+    server: Served,
     *,
     options: Options | OptionsFactory = None,
     instructions: str | None = None,
@@ -80,7 +81,7 @@ def endpoint(
     """Make a server ready for a transport.
 
     Args:
-        server: The server.
+        server: The server, or a handler: an object, its class, or a function that makes one.
         options: What functions see as `ctx.options`: a mapping, or over HTTP a function that makes it.
         instructions: Advice for the model in place of the server's.
         versions: Protocol versions to serve; all by default.
@@ -89,10 +90,9 @@ def endpoint(
         sessions: Options of sessions.
 
     Raises:
-        RegistrationError: `server` is no server, or an option can't work.
+        RegistrationError: `server` is nothing that can be served, or an option can't work.
     """
-    if not isinstance(server, Server):
-        raise RegistrationError(f"What is served must be a callboard.Server, not {server!r}.")
+    server = adapt(server)
     factory = _check_factory(options) if callable(options) else None
     if options is not None and factory is None and not isinstance(options, Mapping):
         raise RegistrationError(f"options must be a mapping, or a function that makes one, not {type(options).__name__}.")
@@ -115,12 +115,8 @@ def endpoint(
 
 def _check_factory(factory: OptionsFactory) -> OptionsFactory:
     """Find out now what would fail every session."""
-    try:
-        inspect.signature(factory).bind(None)
-    except TypeError:
-        raise RegistrationError("options: the function is called with one argument, the Caller; let it take that.") from None
-    except ValueError:
-        pass  # something built in, whose signature can't be read
+    if not accepts(factory, None):
+        raise RegistrationError("options: the function is called with one argument, the Caller; let it take that.")
     return factory
 
 
@@ -163,7 +159,7 @@ def _serve_older(made: Endpoint, served: tuple[str, ...], sessions: Mapping[str,
 
 
 def asgi(
-    server: Server,
+    server: Served,
     *,
     path: str = "/mcp",
     hosts: Sequence[str] = LOOPBACK_HOSTS,
@@ -186,7 +182,7 @@ def asgi(
     """Make an ASGI application of a server: run it alone, route to it, or mount it.
 
     Args:
-        server: The server.
+        server: The server, or a handler: an object, its class, or a function that makes one.
         path: Where the endpoint is when the application is not mounted.
         hosts: `Host` names that are this server's: `name`, `name:port`, `*.example.com`, or `*` (then something before it must check).
         origins: Web origins whose pages may call it.
@@ -249,13 +245,13 @@ def _check_sse_path(sse_path: Any, path: str) -> str | None:
     return clean
 
 
-async def stdio(server: Server, *, options: Mapping[str, Any] | None = None) -> None:
+async def stdio(server: Served, *, options: Mapping[str, Any] | None = None) -> None:
     """Serve one client over stdin and stdout until stdin ends.
 
     File descriptor 1 belongs to the protocol from here on: prints, logs and child processes write to stderr instead.
 
     Args:
-        server: The server.
+        server: The server, or a handler: an object, its class, or a function that makes one.
         options: What functions see as `ctx.options`.
     """
     from callboard.transport.stdio import serve
@@ -264,7 +260,7 @@ async def stdio(server: Server, *, options: Mapping[str, Any] | None = None) -> 
 
 
 def run(
-    server: Server,
+    server: Served,
     *,
     transport: Literal["http", "stdio"] = "http",
     host: str = "127.0.0.1",
@@ -276,7 +272,7 @@ def run(
     """Serve until the process is told to stop; the one for `if __name__ == "__main__"`.
 
     Args:
-        server: The server.
+        server: The server, or a handler: an object, its class, or a function that makes one.
         transport: `http` (uvicorn), or `stdio`.
         host: Address to listen on. Any other than a loopback one lets clients of other machines in, who may ask for it by this name or
             by any IP address; further names go into `hosts`.
@@ -294,6 +290,7 @@ def run(
         )
     if transport not in {"http", "stdio"}:
         raise RegistrationError(f"callboard.run: transport is 'http' (Streamable HTTP) or 'stdio', not {transport!r}.")
+    server = adapt(server)
     if transport == "stdio":
         if http:
             raise RegistrationError(f"callboard.run: {next(iter(http))} is an option of HTTP; leave it out with transport='stdio'.")

@@ -4,6 +4,8 @@
      └── CallboardError
           ├── RegistrationError    a component or option that can't work; raised when it is added, never during a call
           ├── ToolError            a tool's own failure, shown to the model (`isError: true`)
+          │    └── AskError        the client could not be asked, or answered with an error
+          │         └── NoAnswerError   it did not answer in time, or is gone
           └── Fail                 a protocol error: what the client gets as a JSON-RPC error
                └── NotFound        a resource that does not exist
 
@@ -15,7 +17,18 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-__all__ = ["REASONS", "CallboardError", "Fail", "NotFound", "Reason", "RegistrationError", "Rule", "ToolError"]
+__all__ = [
+    "REASONS",
+    "AskError",
+    "CallboardError",
+    "Fail",
+    "NoAnswerError",
+    "NotFound",
+    "Reason",
+    "RegistrationError",
+    "Rule",
+    "ToolError",
+]
 
 # JSON-RPC reserves this range; an author's own code must lie outside it (EC-12).
 RESERVED_CODES = range(-32768, -31999)
@@ -59,6 +72,10 @@ class Reason(Enum):
     CANCELLED = auto()
     EVENT_ID = auto()
     CONFLICT = auto()
+    STATE = auto()
+    STOPPED = auto()
+    SCOPE = auto()
+    RATE = auto()
     CUSTOM = auto()
 
 
@@ -116,6 +133,13 @@ REASONS: dict[Reason, Rule] = {
     Reason.TIMED_OUT: Rule(-32603, 200, -32603, 200, "Request timed out."),
     Reason.CANCELLED: Rule(-32603, 200, -32603, 200, "Request cancelled."),
     Reason.EVENT_ID: Rule(-32600, 400, -32600, 400, "Last-Event-ID names no event of this session: open a stream without it."),
+    Reason.STATE: Rule(
+        -32602, 400, -32602, 200, "params.requestState is not one that this request can go on from: start again without it."
+    ),
+    # SA27: codes of our own, as HTTP numbers them.
+    Reason.SCOPE: Rule(403, 403, 403, 403, "A scope that this needs was not granted."),
+    Reason.RATE: Rule(429, 429, 429, 429, "Too many calls: try again later."),
+    Reason.STOPPED: Rule(-32603, 200, -32603, 200, "The server ended this request without a result."),
     Reason.CONFLICT: Rule(-32600, 409, -32600, 409, "This session has a stream already (single_stream)."),
 }
 
@@ -141,6 +165,27 @@ class ToolError(CallboardError):
         super().__init__(content)
         self.content = content
         self.structured = structured
+
+
+class AskError(ToolError):
+    """The client answered a request of ours with an error (EL-15). A tool that does not catch it fails in band.
+
+    Attributes:
+        code: The JSON-RPC error code; 0 where there was no readable answer.
+        data: The error's `data`; None when it sent none.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class NoAnswerError(AskError):
+    """A request to the client that came to nothing: it timed out, the session ended, or no stream could carry it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, message)
 
 
 class Fail(CallboardError):  # noqa: N818 - it is an outcome too

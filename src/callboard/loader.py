@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from callboard.errors import CallboardError, RegistrationError
+from callboard.handling.handler import adapt, is_handler
 from callboard.server.app import Server
 
 __all__ = ["LoadError", "load_server", "split_place"]
@@ -111,27 +112,37 @@ def _named(module: ModuleType, origin: str, name: str) -> Server:
     if not hasattr(module, name):
         raise LoadError(f"{origin} has no {name!r}{_offer(_servers(vars(module)), origin)}")
     found = getattr(module, name)
-    if not isinstance(found, Server):
+    if not isinstance(found, Server) and not is_handler(found) and not isinstance(found, FunctionType):
         kind = type(found).__name__
-        raise LoadError(f"{origin}:{name} is a {kind}, not a callboard.Server{_offer(_servers(vars(module)), origin)}")
-    return found
+        raise LoadError(f"{origin}:{name} is a {kind}, not a callboard.Server or Handler{_offer(_servers(vars(module)), origin)}")
+    return _adapt(found, f"{origin}:{name}")
+
+
+def _adapt(found: Any, place: str) -> Server:
+    try:
+        return adapt(found)
+    except RegistrationError as error:
+        raise LoadError(f"{place}: {error}", broken=True) from error
 
 
 def _find(namespace: Mapping[str, Any], origin: str) -> Server:
     servers = _servers(namespace)
     for name in USUAL_NAMES:
         if name in servers:
-            return servers[name]
+            return _adapt(servers[name], origin)
     if len({id(server) for server in servers.values()}) > 1:
         raise LoadError(f"{origin} has several servers{_offer(servers, origin)}")
     if not servers:
         raise LoadError(f"{origin} has no server at its top level: it needs a line such as server = callboard.Server('name')")
-    return next(iter(servers.values()))
+    return _adapt(next(iter(servers.values())), origin)
 
 
-def _servers(namespace: Mapping[str, Any]) -> dict[str, Server]:
-    return {name: value for name, value in namespace.items() if isinstance(value, Server)}
+def _servers(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Servers and handlers; where there are none, classes of handlers that were written there."""
+    found = {name: value for name, value in namespace.items() if isinstance(value, Server) or is_handler(value)}
+    made = {name: value for name, value in found.items() if not isinstance(value, type)}
+    return made or {name: value for name, value in found.items() if value.__module__ == namespace.get("__name__")}
 
 
-def _offer(servers: Mapping[str, Server], origin: str) -> str:
+def _offer(servers: Mapping[str, Any], origin: str) -> str:
     return f"; say which: {' or '.join(f'{origin}:{name}' for name in servers)}" if servers else ""

@@ -1,18 +1,20 @@
 """The server that the official conformance suite tests: a tool, prompt or resource for each of its scenarios.
 
 It is also a tour of what a Callboard server can hold. By hand: `PORT=3001 python tests/conformance/server.py`, endpoint /mcp.
-What asks the client for input (`test_input_required_*`, `test_sampling`, `test_elicitation*`) and tasks are not here yet.
 """
 
 import asyncio
 import os
 from base64 import b64decode
-from typing import Annotated, Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from callboard import Context, Fail, Server, ToolError, audio, embed, image, run, text, types
+from callboard import Context, Fail, NeedInput, Server, ToolError, audio, embed, image, run, text, types
 from callboard.errors import Reason
+from callboard.skills import Skills
 
 PNG = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")  # one red pixel
 WAV = b64decode("UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAAAAA==")  # one silent sample
@@ -106,15 +108,13 @@ async def test_logging_tool(ctx: Context) -> str:
 @server.tool
 async def test_missing_capability(ctx: Context) -> str:
     """Needs a client that declared sampling."""
-    if "sampling" not in ctx.client_capabilities:
-        raise Fail(Reason.MISSING_CAPABILITY, data={"requiredCapabilities": {"sampling": {}}})
-    return "The client can sample."
+    return (await ctx.sample("Say that you are here.", max_tokens=10)).text
 
 
 @server.tool
 async def test_streaming_elicitation(ctx: Context) -> str:
-    """Says whether the client could be asked; asks nothing."""
-    return f"Elicitation declared: {'elicitation' in ctx.client_capabilities}"
+    """Asks; a client of the current protocol reads the question in an answer, never in a request."""
+    return (await ctx.elicit("Go on?", bool)).action
 
 
 Region = Annotated[str, Meta(extra_json_schema={"x-mcp-header": "Region"})]
@@ -161,6 +161,201 @@ CONTACT: dict[str, Any] = {
 async def json_schema_2020_12_tool(arguments: dict[str, Any]) -> str:
     """Takes a contact; its schema is given as it is and must reach clients unaltered."""
     return f"Contact: {arguments.get('name', 'nobody')}"
+
+
+# What asks the client. A key names the question for clients of the current protocol.
+
+
+@dataclass
+class Name:
+    name: str
+
+
+@dataclass
+class Color:
+    color: str
+
+
+@dataclass
+class Confirm:
+    confirm: bool
+
+
+@dataclass
+class Contact:
+    username: str
+    email: str
+
+
+@dataclass
+class Defaults:
+    name: str = "John Doe"
+    age: int = 30
+    score: float = 95.5
+    status: Literal["active", "inactive", "pending"] = "active"
+    verified: bool = True
+
+
+TITLES = [{"const": f"value{n}", "title": f"Value {n}"} for n in (1, 2, 3)]
+CHOICES: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "untitledSingle": {"type": "string", "enum": ["option1", "option2", "option3"]},
+        "titledSingle": {"type": "string", "oneOf": TITLES},
+        "legacyEnum": {"type": "string", "enum": ["opt1", "opt2"], "enumNames": ["Option One", "Option Two"]},
+        "untitledMulti": {"type": "array", "items": {"type": "string", "enum": ["option1", "option2", "option3"]}},
+        "titledMulti": {"type": "array", "items": {"anyOf": TITLES}},
+    },
+}
+
+
+@server.tool
+async def test_sampling(prompt: str, ctx: Context) -> str:
+    """Asks the client's model."""
+    return f"LLM response: {(await ctx.sample(prompt, max_tokens=100)).text}"
+
+
+@server.tool
+async def test_elicitation(message: str, ctx: Context) -> str:
+    """Asks the user who they are."""
+    answer = await ctx.elicit(message, Contact)
+    return f"User response: {answer.action}, {answer.value if answer.accepted else None}"
+
+
+@server.tool
+async def test_elicitation_sep1034_defaults(ctx: Context) -> str:
+    """Asks with a default for each kind of field."""
+    answer = await ctx.elicit("Please check these values.", Defaults)
+    return f"Elicitation completed: {answer.action}, {answer.value if answer.accepted else None}"
+
+
+@server.tool
+async def test_elicitation_sep1330_enums(ctx: Context) -> str:
+    """Asks with every kind of choice; the schema is given as it is."""
+    answer = await ctx.elicit("Please choose.", CHOICES)
+    return f"Elicitation completed: {answer.action}, {answer.value if answer.accepted else None}"
+
+
+@server.tool
+async def test_input_required_result_elicitation(ctx: Context) -> str:
+    """Asks for a name."""
+    return f"Hello, {(await ctx.elicit('What is your name?', Name, key='user_name')).value.name}!"
+
+
+@server.tool
+async def test_input_required_result_sampling(ctx: Context) -> str:
+    """Asks the client's model."""
+    return (await ctx.sample("What is the capital of France?", max_tokens=100, key="capital_question")).text
+
+
+@server.tool
+async def test_input_required_result_list_roots(ctx: Context) -> str:
+    """Asks for the client's roots."""
+    return ", ".join(root.uri for root in await ctx.roots(key="client_roots"))
+
+
+CONFIRM = {
+    "method": "elicitation/create",
+    "params": {
+        "mode": "form",
+        "message": "Please confirm",
+        "requestedSchema": {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]},
+    },
+}
+
+
+@server.tool
+async def test_input_required_result_request_state(ctx: Context) -> str | NeedInput:
+    """Asks by hand: what the client sends back is in `ctx.input`."""
+    if ctx.input is None or "confirm" not in ctx.input.responses:
+        return NeedInput({"confirm": CONFIRM}, state={"asked": "confirm"})
+    return f"state-{'ok' if ctx.input.state == {'asked': 'confirm'} else 'lost'}"
+
+
+@server.tool
+async def test_input_required_result_tampered_state(ctx: Context) -> str | NeedInput:
+    """Asks by hand; a state that the client changed never gets here."""
+    if ctx.input is None or "confirm" not in ctx.input.responses:
+        return NeedInput({"confirm": CONFIRM}, state=["step", 1])
+    return f"Confirmed with {ctx.input.state}."
+
+
+@server.tool
+async def test_input_required_result_multiple_inputs(ctx: Context) -> str:
+    """Asks three things at once."""
+    name, greeting, roots = await asyncio.gather(
+        ctx.elicit("What is your name?", Name, key="user_name"),
+        ctx.sample("Generate a greeting", max_tokens=50, key="greeting"),
+        ctx.roots(key="client_roots"),
+    )
+    return f"{name.value.name}: {greeting.text} ({len(roots)} roots)"
+
+
+@server.tool
+async def test_input_required_result_multi_round(ctx: Context) -> str:
+    """Asks one thing after another."""
+    name = (await ctx.elicit("Step 1: What is your name?", Name, key="step1")).value.name
+    color = (await ctx.elicit("Step 2: What is your favorite color?", Color, key="step2")).value.color
+    return f"{name} likes {color}."
+
+
+@server.tool
+async def test_input_required_result_capabilities(ctx: Context) -> str:
+    """Asks only what the client said that it can answer."""
+    if "elicitation" in ctx.client_capabilities:
+        return (await ctx.elicit("What is your name?", Name)).action
+    return (await ctx.sample("Generate a greeting", max_tokens=50)).text
+
+
+# Tasks. What is asked before anything else is awaited is asked before there is a task.
+
+
+@server.tool(task="allowed")
+async def slow_compute(seconds: float, label: str = "") -> str:
+    """Takes its time."""
+    await asyncio.sleep(seconds)
+    return f"Computed {label!r} in {seconds} s."
+
+
+@server.tool(task="always")
+async def failing_job() -> str:
+    """Fails in band, as a task."""
+    await asyncio.sleep(STEP)
+    raise ToolError("This job always fails.")
+
+
+@server.tool(task="always")
+async def protocol_error_job() -> str:
+    """Fails with a protocol error, as a task."""
+    await asyncio.sleep(STEP)
+    raise Fail(Reason.INTERNAL, text="This job ends with a protocol error.")
+
+
+@server.tool(task="always")
+async def confirm_delete(filename: str, ctx: Context) -> str:
+    """Asks while it is a task already."""
+    await asyncio.sleep(STEP)
+    answer = await ctx.elicit(f"Delete {filename}?", Confirm)
+    return f"{'Deleted' if answer.accepted and answer.value.confirm else 'Kept'} {filename}."
+
+
+@server.tool(task="always")
+async def multi_input(ctx: Context) -> str:
+    """Asks two things at once while it is a task."""
+    await asyncio.sleep(STEP)
+    name, sure = await asyncio.gather(ctx.elicit("Your name?", Name), ctx.elicit("Are you sure?", Confirm))
+    return f"{name.value.name}: {sure.value.confirm}"
+
+
+@server.tool(task="always")
+async def test_tool_with_task(ctx: Context) -> str:
+    """Asks first and is a task then."""
+    name = (await ctx.elicit("What is your name?", Name, key="user_name")).value.name
+    await asyncio.sleep(STEP)
+    return f"Done, {name}."
+
+
+server.extend(Skills(Path(__file__).parent / "skills", directory_read=True))
 
 
 # Lists that change while clients listen.
@@ -266,6 +461,17 @@ async def test_prompt_with_embedded_resource(resourceUri: str) -> list[types.Pro
 async def test_prompt_with_image() -> list[types.PromptMessage]:
     """A prompt that holds an image."""
     return [types.user(image(PNG, "image/png")), types.user("Please analyze the image above.")]
+
+
+@dataclass
+class UserContext:
+    context: str
+
+
+@server.prompt
+async def test_input_required_result_prompt(ctx: Context) -> str:
+    """A prompt that asks before it answers."""
+    return f"Use this context: {(await ctx.elicit('What context?', UserContext, key='user_context')).value.context}"
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def test_a_stale_reason_is_a_surprise() -> None:
     ]
 
 
-def test_every_reason_is_given_for_a_leg_that_is_claimed() -> None:
+def test_every_reason_is_given_for_a_leg() -> None:
     expected = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
-    assert {leg for leg in expected if leg in LEGS and LEGS[leg].claimed} == set(expected)
+    assert set(expected) <= set(LEGS)
     assert all(reason.strip() for reasons in expected.values() for reason in reasons.values())

@@ -162,11 +162,13 @@ async def test_a_provider_may_be_a_context_manager_already() -> None:
 
 def test_a_class_is_no_function() -> None:
     class Shout:
-        def execute(self, text: str) -> str:
+        def __call__(self, text: str) -> str:
             return text.upper()
 
     with pytest.raises(RegistrationError, match="the class Shout"):
         Server("desk").add(Shout)
+    with pytest.raises(RegistrationError, match="the class Shout"):
+        Server("desk").tool(Shout)
     with pytest.raises(RegistrationError, match="instructions"):
         Server("desk", instructions=5)  # type: ignore[arg-type]
 

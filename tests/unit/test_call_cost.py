@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 
@@ -19,13 +20,16 @@ TEXT = {"text": "hello world"}
 TURNS = 10  # of the event loop: enough for whatever watches a waiting call to start
 
 
-def make_app(fillers: int) -> App:
-    """An application with a few tools that matter and some that don't."""
+async def echo(text: str) -> dict[str, str]:
+    """What matters most."""
+    return {"result": text}
+
+
+def make_app(fillers: int, *, task: Literal["never", "allowed"] = "never") -> App:
+    """An application with a few tools that matter and some that don't, which may be tasks."""
     server = Server("cost", page_size=10_000)
 
-    @server.tool
-    async def echo(text: str) -> dict[str, str]:
-        return {"result": text}
+    server.tool(echo)
 
     @server.tool
     async def wait(text: str) -> str:
@@ -40,7 +44,7 @@ def make_app(fillers: int) -> App:
         return text
 
     for number in range(fillers):
-        server.tool(name=f"filler_{number}")(echo)
+        server.tool(name=f"filler_{number}", task=task)(echo)
     return asgi(server)
 
 
@@ -67,6 +71,27 @@ async def test_a_request_costs_the_same_with_a_thousand_tools_more(exchange: Exc
     few = await python_calls(make_app(0), exchange)
     many = await python_calls(make_app(1000), exchange)
     assert [function.rpartition(" ")[2] for function in many] == [function.rpartition(" ")[2] for function in few]
+
+
+async def test_a_call_costs_the_same_beside_tools_that_may_be_tasks() -> None:
+    for exchange in (ECHO, request("tools/list")):
+        assert await python_calls(make_app(1, task="allowed"), exchange) == await python_calls(make_app(1), exchange)
+    assert await session_calls(make_app(1, task="allowed")) == await session_calls(make_app(1))
+
+
+@pytest.mark.parametrize("exchange", [pytest.param(ECHO, id="tools/call"), pytest.param(request("prompts/list"), id="prompts/list")])
+async def test_a_request_costs_the_same_beside_what_depends_on_the_caller(exchange: Exchange) -> None:
+    plain, mixed = Server("cost"), Server("cost")
+    for server in (plain, mixed):
+        server.tool(echo)
+        server.prompt(lambda text: text, name="say")
+    mixed.tool(echo, name="hidden", visible=lambda _ctx: False, scopes={"x"}, rate="1/s")
+    mixed.resource("a://x", visible=lambda _ctx: False)(lambda: "x")
+    other = Server("other")
+    other.tool(echo)
+    mixed.mount("other", other)
+    few = await python_calls(asgi(plain), exchange)
+    assert await python_calls(asgi(mixed), exchange) == few
 
 
 async def session_calls(app: App) -> list[str]:

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
-from callboard.errors import REASONS, CallboardError, Fail, NotFound, Reason, RegistrationError, ToolError
+from callboard.errors import REASONS, RESERVED_CODES, CallboardError, Fail, NotFound, Reason, RegistrationError, ToolError
 
 STANDARD = {-32700, -32600, -32601, -32602, -32603}
 # The three codes of its own that the protocol defines, with the status it demands.
 SPECIFIED = {Reason.HEADER_MISMATCH: (-32020, 400), Reason.MISSING_CAPABILITY: (-32021, 400), Reason.VERSION: (-32022, 400)}
+
+# What the protocol has no code for: ours lie outside what it reserves, and say the same as the status.
+OWN = {Reason.SCOPE: 403, Reason.RATE: 429}
 
 
 def test_every_reason_has_its_rule() -> None:
@@ -17,10 +20,13 @@ def test_every_reason_has_its_rule() -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_codes_are_those_of_the_specification(reason: Reason) -> None:
-    # EC-01, EC-02, EC-04, EC-05, EC-06, EC-07, EC-08
+    # EC-01, EC-02, EC-04, EC-05, EC-06, EC-07, EC-08, EC-12, SA27
     rule = REASONS[reason]
     if reason in SPECIFIED:
         assert (rule.code, rule.status) == SPECIFIED[reason]
+    elif reason in OWN:
+        assert rule == (OWN[reason], OWN[reason], OWN[reason], OWN[reason], rule.text)
+        assert rule.code not in RESERVED_CODES
     else:
         assert rule.code in STANDARD
 

@@ -138,3 +138,43 @@ def test_a_refused_component_is_one_sentence_with_its_place(folder: Path) -> Non
         load_server("prog.py")
     assert "Traceback" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+SHOP = "from callboard import Handler\n\nclass Shop(Handler):\n    name = 'of the class'\n\n    def list_tools(self, ctx, state):\n        return []\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "expected"),
+    [
+        ("", "prog.py", "of the class"),
+        ("", "prog.py:Shop", "of the class"),
+        ("shop = Shop()\nshop.name = 'of the object'\n", "prog.py", "of the object"),
+        ("from callboard import Server\nserver = Server('server')\n", "prog.py", "server"),
+        ("def make():\n    return Shop()\n", "prog.py:make", "of the class"),
+    ],
+)
+def test_a_handler_is_found(folder: Path, more: str, place: str, expected: str) -> None:
+    (folder / "prog.py").write_text(SHOP + more)
+    assert load_server(place).name == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "text"),
+    [
+        ("class Other(Shop): ...\n", "prog.py", "several servers"),
+        ("class Broken(Shop):\n    def call_tool(self): ...\n", "prog.py:Broken", "prog.py:Broken: Broken.call_tool is called as"),
+        ("def make():\n    return 5\n", "prog.py:make", "not 5"),
+        ("number = 5\n", "prog.py:number", "is a int, not a callboard.Server or Handler"),
+    ],
+)
+def test_a_handler_that_can_not_be_served_is_told_so(folder: Path, more: str, place: str, text: str) -> None:
+    (folder / "prog.py").write_text(SHOP + more)
+    with pytest.raises(LoadError, match=text):
+        load_server(place)
+
+
+def test_a_handler_that_was_imported_is_not_the_programs(folder: Path) -> None:
+    (folder / "library.py").write_text(SHOP)
+    (folder / "prog.py").write_text("from library import Shop\n")
+    with pytest.raises(LoadError, match="no server"):
+        load_server("prog.py")

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from itertools import count
 from math import isfinite
@@ -16,6 +15,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from callboard.client.answer import Kind, read, result
 from callboard.client.connection import MAX_MESSAGE, Incoming, OnNote, Outgoing
 from callboard.client.errors import (
     ClientError,
@@ -27,8 +27,10 @@ from callboard.client.errors import (
     RequestTimeout,
     ServerError,
 )
+from callboard.client.inputs import MAX_ROUNDS, Inputs, OnElicit, OnRoots, OnSample
 from callboard.client.subscription import Subscription
 from callboard.client.target import Target, connect_to
+from callboard.client.tasks import EXTENSION, follow
 from callboard.core.headers import (
     HeaderAnnotationError,
     HeaderParam,
@@ -55,9 +57,6 @@ OnLog: TypeAlias = Callable[[v.LoggingMessageNotificationParams], Awaitable[None
 
 # A61: what ends a listing that would never end.
 MAX_PAGES = 1000
-# Keys that hold JSON of people's own, which may hold nulls; of these, the ones that may be null altogether.
-_FREE = frozenset({"structuredContent", "data", "_meta", "inputSchema", "outputSchema"})
-_NULLABLE = frozenset({"structuredContent", "data"})
 _METHOD_NOT_FOUND = REASONS[Reason.METHOD_NOT_FOUND].code
 _HEADER_MISMATCH = REASONS[Reason.HEADER_MISMATCH].code
 
@@ -72,22 +71,6 @@ class Items(list[T]):
     next_cursor: str | None = None
 
 
-class _Error(msgspec.Struct):
-    code: int
-    message: str
-    data: Any = None
-
-
-class _Kind(msgspec.Struct):
-    """What tells results apart; JR-14: without a type, a result is complete."""
-
-    result_type: str = msgspec.field(name="resultType", default="complete")
-    input_requests: dict[str, Any] = msgspec.field(name="inputRequests", default_factory=dict)
-    request_state: str | None = msgspec.field(name="requestState", default=None)
-
-
-_decode_error = msgspec.json.Decoder(_Error).decode
-_decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_progress = msgspec.json.Decoder(v.ProgressNotificationParams).decode
 _decode_log = msgspec.json.Decoder(v.LoggingMessageNotificationParams).decode
 
@@ -99,11 +82,6 @@ def _own_info() -> v.Implementation:
     return v.Implementation(name="callboard", version=version("callboard"))
 
 
-@cache
-def _decoder(kind: type[Any]) -> Callable[[Any], Any]:
-    return msgspec.json.Decoder(kind).decode
-
-
 class Client:
     """Talks to one MCP server: `async with Client("http://127.0.0.1:8000/mcp") as client: await client.call_tool("add", {"a": 1, "b": 2})`.
 
@@ -111,13 +89,18 @@ class Client:
 
     Args:
         target: A URL (`http://...`, `https://...`), a `.py` file (served over stdio in a child process by `callboard run`), a command as
-            a list of words (its stdin and stdout are the connection), or a `Server` object (in memory).
+            a list of words (its stdin and stdout are the connection), or a `Server` or `Handler` (in memory).
         timeout: Seconds that a request may take in all, unless it says otherwise; None for no limit.
         on_progress: Gets the progress of every request that has no callback of its own.
         on_log: Gets the server's log messages; without it, servers are asked for none.
+        on_elicit: Answers the forms and URLs that a server asks somebody to fill in or to open, in the middle of a call; see `OnElicit`.
+        on_sample: Answers a server that wants a message of a model; see `OnSample`.
+        on_roots: Answers a server that asks which folders it should work with; see `OnRoots`.
+        tasks: Whether calls of tools may become tasks on the server, which the client then waits for.
         log_level: The least severe level that `on_log` wants.
         client_info: How the client introduces itself; as `callboard` by default.
-        capabilities: What the client declares it can do, as the protocol spells it; nothing by default.
+        capabilities: What the client declares it can do, as the protocol spells it, on top of what `on_elicit`, `on_sample`, `on_roots`
+            and `tasks` declare; nothing by default.
         max_message: Most bytes of one message from the server.
         headers: HTTP headers of every request, such as `{"Authorization": "Bearer ..."}`. The protocol's own can't be set.
         env: Variables of the child process, on top of this process's own.
@@ -136,6 +119,10 @@ class Client:
         timeout: float | None = 30.0,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
+        on_elicit: OnElicit | None = None,
+        on_sample: OnSample | None = None,
+        on_roots: OnRoots | None = None,
+        tasks: bool = False,
         log_level: v.LoggingLevel = "info",
         client_info: v.Implementation | None = None,
         capabilities: v.ClientCapabilities | Mapping[str, Any] | None = None,
@@ -148,13 +135,15 @@ class Client:
         self._timeout = timeout
         self._on_progress = on_progress
         self._on_log = on_log
+        self._inputs = Inputs(on_elicit, on_sample, on_roots)
+        self._tasks = tasks
         self._ids = count(1)
         self._params: dict[str, tuple[HeaderParam, ...]] = {}
         self._open = False
         self._used = False
         self._meta: dict[str, Any] = {
             versions.META_PROTOCOL_VERSION: versions.LATEST,
-            versions.META_CLIENT_CAPABILITIES: capabilities or {},
+            versions.META_CLIENT_CAPABILITIES: _declare(capabilities, self._inputs.capabilities, tasks=tasks),
             versions.META_CLIENT_INFO: client_info or _own_info(),
         }
         if on_log is not None:
@@ -234,17 +223,20 @@ class Client:
     ) -> v.CallToolResult:
         """Call a tool.
 
+        What the server asks meanwhile is answered by the client's callbacks, and the call goes on; so do `read_resource` and `get_prompt`.
+
         Args:
             name: The tool.
             arguments: JSON values by parameter.
             on_progress: Gets this call's progress; the client's own callback otherwise.
-            timeout: Seconds the call may take; the client's limit when None.
+            timeout: Seconds the call may take, counted anew whenever the client has answered something; the client's limit when None.
 
         Returns:
             The result. A failure of the tool's own is no exception: `is_error` is true, and `content` says what went wrong.
 
         Raises:
             ServerError: The server refused the call: no such tool, and the like.
+            InputRequired: The server asks for something that no callback answers.
             ClientError: Any other failure; see `callboard.client.errors`.
         """
         params: dict[str, Any] = {"name": name}
@@ -323,7 +315,7 @@ class Client:
                 await self._hand_on(note, None, request.origin)
                 await on_note(note)
 
-            self._success(await self._connection.exchange(request, take), request.origin)
+            result(await self._connection.exchange(request, take), request.origin)
 
         return Subscription(run, wanted, request.origin, self._timeout)
 
@@ -339,8 +331,8 @@ class Client:
             The result as plain JSON, whatever its `resultType`.
         """
         incoming, origin = await self._exchange(method, params or {}, None, timeout)
-        result: dict[str, Any] = self._read(dict[str, Any], self._success(incoming, origin), origin)
-        return result
+        found: dict[str, Any] = read(dict[str, Any], result(incoming, origin), origin)
+        return found
 
     async def _check_protocol(self) -> None:
         try:
@@ -365,10 +357,11 @@ class Client:
         """Headers that say what the body says (HH-03, HH-04, HH-09); without a known schema none for parameters (HH-22)."""
         headers = {"Mcp-Method": encode_value(method)}
         row = METHODS.get(method)
-        if row is None or not row.mirrored:
+        mirrored = row.mirrored if row is not None else "taskId" if method.startswith("tasks/") else ""  # HH-05, TX-18
+        if not mirrored:
             return headers
         try:
-            headers["Mcp-Name"] = encode_value(str(params.get(row.mirrored, "")))
+            headers["Mcp-Name"] = encode_value(str(params.get(mirrored, "")))
             if method == "tools/call" and (known := self._params.get(params.get("name", ""))):
                 headers |= mirror_params(known, params.get("arguments") or {})
         except HeaderValueError as error:
@@ -449,33 +442,30 @@ class Client:
         on_progress: OnProgress | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> T:
-        incoming, origin = await self._exchange(method, params, on_progress, timeout)
-        raw = self._success(incoming, origin)
-        found: _Kind = self._read(_Kind, raw, origin)
-        if found.result_type == "input_required":
-            raise InputRequired(found.input_requests, found.request_state, origin)
-        if found.result_type != "complete":
+        more: dict[str, Any] = {}
+        rounds = 0
+        while True:
+            incoming, origin = await self._exchange(method, {**params, **more}, on_progress, timeout)
+            raw = result(incoming, origin)
+            found: Kind = read(Kind, raw, origin)
+            if found.result_type != "input_required" or not METHODS[method].asks:  # MR-02
+                break
+            if rounds == MAX_ROUNDS:
+                raise InputRequired(
+                    found.input_requests, found.request_state, origin, f"for more than {MAX_ROUNDS} rounds; it was given up"
+                )
+            rounds += 1
+            params = msgspec.to_builtins(params)  # MR-13: what is sent again stays as it is, whatever becomes of the caller's objects
+            more = await self._inputs.prepare(found.input_requests, found.request_state, origin)
+        if found.result_type == "task" and method == "tools/call" and self._tasks:  # TX-04
+            raw = await follow(raw, self._send, self._inputs, origin)
+        elif found.result_type != "complete":
             raise InvalidAnswer(f"the result is of the unknown type {found.result_type!r}", origin)  # JR-15
-        result: T = self._read(kind, raw, origin)
-        return result
+        answer: T = read(kind, raw, origin)
+        return answer
 
-    def _success(self, incoming: Incoming, origin: Origin) -> msgspec.Raw:
-        """The result of a response, or its error as an exception."""
-        response = incoming.response
-        if response.error is not None:
-            error = self._read(_Error, response.error, origin)
-            raise ServerError(error.code, error.message, error.data, incoming.status, origin)
-        assert response.result is not None
-        return response.result
-
-    @staticmethod
-    def _read(kind: Any, raw: msgspec.Raw, origin: Origin) -> Any:
-        try:
-            return _decoder(kind)(raw)
-        except msgspec.DecodeError as error:
-            with suppress(msgspec.DecodeError):  # servers that write null for what is absent can be understood
-                return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), kind)
-            raise InvalidAnswer(f"the answer does not fit protocol {versions.LATEST}: {error}", origin) from error
+    async def _send(self, method: str, params: Mapping[str, Any], limit: float | None) -> msgspec.Raw:
+        return result(*await self._exchange(method, params, None, limit))
 
     async def _offers(self, capability: str) -> bool:
         return getattr((await self.discover()).capabilities, capability) is not msgspec.UNSET
@@ -503,6 +493,16 @@ class Client:
             seen.add(following)
 
 
+def _declare(stated: v.ClientCapabilities | Mapping[str, Any] | None, implied: dict[str, Any], *, tasks: bool) -> Any:
+    """What the client says it can do: what its options imply, and before that what it was told to say."""
+    if not implied and not tasks:
+        return stated or {}
+    told: dict[str, Any] = msgspec.to_builtins(stated or {})
+    if tasks:  # TX-01
+        told["extensions"] = {EXTENSION: {}} | told.get("extensions", {})
+    return implied | told
+
+
 def _subject(params: Mapping[str, Any]) -> str:
     """What a request asks for: a tool, a prompt, a resource; empty when that is no string, or nothing."""
     ref = params.get("ref")
@@ -522,15 +522,6 @@ def _find_nonfinite(value: Any, place: str) -> str | None:
     else:
         return None
     return next((found for where, each in inside if (found := _find_nonfinite(each, where))), None)
-
-
-def _without_nulls(value: Any) -> Any:
-    """A copy without the nulls that the protocol has no place for."""
-    if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {key: each if key in _FREE else _without_nulls(each) for key, each in value.items() if each is not None or key in _NULLABLE}
 
 
 def _given(value: T | msgspec.UnsetType) -> T | None:

@@ -9,7 +9,7 @@
           ├── HttpError          an HTTP answer that is no JSON-RPC message
           ├── ServerError        the server answered with a JSON-RPC error
           ├── InvalidAnswer      the server broke the protocol
-          └── InputRequired      the server asks for input, which this client can't give yet
+          └── InputRequired      the server asks for input that no callback of the client gives
 
 Only `ServerError` holds a code that came from the peer, so that no local failure is taken for one (EC-13).
 """
@@ -171,15 +171,21 @@ class InvalidAnswer(ClientError):  # noqa: N818
 
 
 class InputRequired(ClientError):  # noqa: N818
-    """The server asks for input before it goes on (MR-01).
+    """The server asks for input before it goes on (MR-01), and does not get it.
+
+    Args:
+        input_requests: What it asks.
+        request_state: Its state.
+        origin: The request that waits.
+        why: Why it does not get it; the end of a sentence.
 
     Attributes:
         input_requests: What it asks, by key; empty when it asks for a retry alone.
         request_state: What to send back unchanged with a retry (MR-12); None when there is none.
     """
 
-    def __init__(self, input_requests: dict[str, Any], request_state: str | None, origin: Origin) -> None:
+    def __init__(self, input_requests: dict[str, Any], request_state: str | None, origin: Origin, why: str) -> None:
         asked = ", ".join(sorted({str(ask.get("method")) for ask in input_requests.values() if isinstance(ask, dict)})) or "a retry"
-        super().__init__(f"the server asks for input ({asked}), which this client does not answer", origin)
+        super().__init__(f"the server asks for input ({asked}) {why}", origin)
         self.input_requests = input_requests
         self.request_state = request_state

@@ -15,12 +15,13 @@ from callboard.client.http import HttpConnection, check_headers
 from callboard.client.line import LineConnection
 from callboard.client.memory import MemoryStream
 from callboard.client.stdio import ChildStream
+from callboard.handling.handler import Served, adapt, is_handler
 from callboard.server.app import Server
 
 __all__ = ["Link", "Target", "connect_to"]
 
-Target: TypeAlias = "str | Path | Sequence[str] | Server"
-"""A URL, a Python file (`weather.py`, or `weather.py:name` where it has several servers), a command as a list of words, or a server object."""
+Target: TypeAlias = "str | Path | Sequence[str] | Served"
+"""A URL, a Python file (`weather.py`, or `weather.py:name` where it has several servers), a command as a list of words, a server or a handler."""
 
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<name>(?::\w+)?)", re.DOTALL)
 
@@ -67,7 +68,8 @@ def connect_to(
         return Link(
             _checked_url(target, headers or {}), HttpConnection(target, max_message=max_message, headers=headers or {}), probe=False
         )
-    if isinstance(target, Server):
+    if isinstance(target, Server) or is_handler(target) or (callable(target) and not isinstance(target, type)):
+        target = adapt(target)
         _refuse("is for child processes, and this server runs in the same process", env=env, cwd=cwd)
         _refuse("is for HTTP, which a server in memory does without: serve callboard.asgi(server) and connect to its URL", headers=headers)
         return Link(target.name, LineConnection(MemoryStream(target)), probe=False)
@@ -99,7 +101,9 @@ def _command(target: Any) -> Sequence[str]:
     if isinstance(target, str | Path):
         return _run_file(target)
     if not (isinstance(target, list | tuple) and all(isinstance(word, str) for word in target)):
-        raise TypeError(f"{type(target).__name__} is no target: give a URL, a .py file, a command as a list of words, or a Server")
+        raise TypeError(
+            f"{type(target).__name__} is no target: give a URL, a .py file, a command as a list of words, a Server or a Handler"
+        )
     if not target:
         raise ValueError("the command is empty: give program and arguments, as in ['python', 'server.py']")
     return target

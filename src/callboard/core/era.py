@@ -28,6 +28,7 @@ class Envelope(msgspec.Struct):
         log_level: The least severe level it wants to see; None for no logs (LG-01).
         progress_token: Where progress goes; None for none.
         meta: `_meta` as sent, unread.
+        task: What a 2025-11-25 client says of the task that it wants the call to be (TK-02); None where it wants none.
     """
 
     version: str
@@ -36,6 +37,7 @@ class Envelope(msgspec.Struct):
     log_level: str | None = None
     progress_token: int | str | None = None
     meta: msgspec.Raw | None = None
+    task: dict[str, Any] | None = None
 
 
 class Request(msgspec.Struct):

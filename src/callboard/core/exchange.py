@@ -66,6 +66,9 @@ class Exchange:
             not call it.
         streams: Whether the client takes a stream (rule 2).
         streams_only: Whether it takes nothing else: then a good answer is a stream too.
+
+    Attributes:
+        retry_after: Seconds after which a refused client should try again, where the answer's status has room for that.
     """
 
     __slots__ = (
@@ -78,6 +81,7 @@ class Exchange:
         "_waiting",
         "dropped",
         "overflowed",
+        "retry_after",
         "state",
         "streams",
         "streams_only",
@@ -91,6 +95,7 @@ class Exchange:
         self.wake = wake
         self.dropped = 0
         self.overflowed = False
+        self.retry_after = 1
         self._status = 0
         self._head = False
         self._ended = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -37,6 +38,8 @@ class Reply(msgspec.Struct):
             what it would return without Reply.
         cache: The caching hint of a cacheable method; the server's default when None.
         state: In the return of a function: takes the place of the session's state.
+        stop_reason: In the return of a function: ends the session with this answer, for this reason; without a session only middleware
+            sees it (`ctx.stop_reason`).
         wrap: Whether what `structuredContent` may be is no object, so that protocols which allow only objects wrap it (TL-07).
     """
 
@@ -44,6 +47,7 @@ class Reply(msgspec.Struct):
     cache: CacheHint | None = None
     state: Any = UNSET
     wrap: bool = False
+    stop_reason: str | None = None
 
 
 class NeedInput(msgspec.Struct):
@@ -51,11 +55,13 @@ class NeedInput(msgspec.Struct):
 
     Attributes:
         requests: Input requests by key: `{"method": ..., "params": ...}` each.
-        state: Opaque text that the client sends back.
+        state: In the return of a function: any JSON value that it wants back as `ctx.input.state`. As an outcome: what the client sends back.
+        is_sealed: Whether `state` is the sealed one; not for functions to say.
     """
 
-    requests: dict[str, Any]
-    state: str | None = None
+    requests: Mapping[str, Any]
+    state: Any = None
+    is_sealed: bool = False
 
 
 class Deferred(msgspec.Struct):

@@ -12,24 +12,10 @@ from typing import Any
 
 import msgspec
 
-from callboard.errors import CallboardError
+from callboard.errors import AskError
 from callboard.wire.jsonrpc import RawResponse, encode_notification, encode_request
 
-__all__ = ["AskError", "Peer"]
-
-
-class AskError(CallboardError):
-    """The other side answered a request with an error.
-
-    Attributes:
-        code: Its JSON-RPC error code.
-        data: Its `data`; None when it sent none.
-    """
-
-    def __init__(self, code: int, message: str, data: Any = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.data = data
+__all__ = ["Peer"]
 
 
 class _Error(msgspec.Struct):

@@ -8,26 +8,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from secrets import token_urlsafe
 from typing import Any
 
 import msgspec
 
 from callboard.core.era import Envelope, Headers, Request
 from callboard.core.exchange import Exchange, State
-from callboard.core.peer import AskError, Peer
-from callboard.errors import CallboardError, Fail, Reason
+from callboard.core.peer import Peer
+from callboard.core.task import Task
+from callboard.errors import AskError, Fail, NoAnswerError, Reason
+from callboard.legacy.asks import lift_answer, lower_ask
 from callboard.legacy.codec import Codec, Opening
 from callboard.legacy.home import Home
 from callboard.legacy.methods import OWN, lift_own, run_hook, serve_own
 from callboard.legacy.session import Call, Phase, Session, Track
-from callboard.server.context import Context
+from callboard.legacy.tasks import encode_status
 from callboard.server.state import Hello, Turn
 from callboard.server.subscriptions import MAX_RESOURCES
 from callboard.transport.endpoint import read_cancelled
 from callboard.transport.stream import nobody
 from callboard.wire.jsonrpc import RawNotification, RawRequest, RawResponse, RequestId
 
-__all__ = ["Actor", "NoAnswerError", "Work", "make_hello"]
+__all__ = ["Actor", "Work", "make_hello"]
 
 _log = logging.getLogger("callboard")
 # Characters of a URI that a session remembers.
@@ -42,10 +45,6 @@ def make_hello(opening: Opening, session_id: str | None, options: Any) -> Hello:
     """What the server's functions learn of how a client opened its session."""
     params = msgspec.json.decode(opening.params, type=dict[str, Any]) if len(opening.params) else {}
     return Hello(opening.client_info, opening.capabilities, opening.version, params, session_id, options)
-
-
-class NoAnswerError(CallboardError):
-    """A request to the client that came to nothing: it timed out, the session ended, or no stream could carry it."""
 
 
 class Work(Call):
@@ -87,7 +86,7 @@ class Actor:
         codec: The version that was agreed on.
         opening: What the client said when it opened it.
         options: What is bound to it.
-        state: The encoded state it begins with; None for a server without state.
+        state: The state it begins with, as it is kept; None for a server without state.
         owner: Who opened it, and alone may use it.
         channel: Where what the server says of its own accord goes, when it has a pipe; None over HTTP.
     """
@@ -113,7 +112,7 @@ class Actor:
         codec: Codec,
         opening: Opening,
         options: Any,
-        state: bytes | None,
+        state: Any,
         owner: str | None,
         channel: Exchange | None = None,
     ) -> None:
@@ -165,7 +164,7 @@ class Actor:
         if isinstance(request, Fail):
             self._answer(exchange, message.id, request)
             return None
-        turn = Turn.NOW if own else self.home.server.turn(request)
+        turn = self.home.server.turn(request, streams=exchange.streams)
         work = Work(self, request, turn, exchange, principal, scope_state)
         if (reason := machine.submit(work)) is not None:
             self._answer(exchange, message.id, Fail(reason))
@@ -232,7 +231,7 @@ class Actor:
     async def _run(self, work: Work) -> None:
         work.begun = True
         home, request = self.home, work.request
-        context = Context(home.mount, request, work.exchange, work.principal, work.scope_state, self)
+        context = home.endpoint.context_type(home.mount, request, work.exchange, work.principal, work.scope_state, self)
         kind, state = home.server.state, None
         try:
             if work.turn is not Turn.NOW:
@@ -251,8 +250,10 @@ class Actor:
         self._over(work, state)
         work.exchange.finish(status, answer)
         work.exchange.wake()
+        if context.stop_reason is not None and not context.crashed:
+            self.end(context.stop_reason)
 
-    def _over(self, work: Work, state: bytes | None) -> None:
+    def _over(self, work: Work, state: Any) -> None:
         home, machine = self.home, self.machine
         work.task = None  # its traceback may hold the call
         if not home.slow.unset(work):
@@ -329,6 +330,10 @@ class Actor:
         else:
             track.outlet.exchange.emit(note, key=key, droppable=droppable)
 
+    def report(self, task: Task) -> None:
+        """Tell the client how a task of its stands."""
+        self.push(encode_status(task), task.id)
+
     def wants(self, level: str | None) -> bool:
         """Whether a log message of this level goes to this client; None is no log message."""
         return level is None or self.home.severity[level] >= self.home.severity[self.envelope.log_level or "info"]
@@ -374,8 +379,8 @@ class Actor:
             request_id = read_cancelled(message)
             if request_id is not None:
                 self.cancel(request_id)
-        else:
-            _log.debug("Ignored a notification: %.80r", message.method)
+        if not self.machine.ended:
+            self.home.endpoint.hear(self.home.mount, message, envelope=self.envelope, session=self, state=self.machine.state)
         self._rest()
 
     def respond(self, message: RawResponse) -> bool:
@@ -395,6 +400,7 @@ class Actor:
         """Send the client a request, and wait for its result; see `callboard.server.context.Session`.
 
         Raises:
+            Fail: The protocol of this client has no words for it.
             AskError: The client answered with an error.
             NoAnswerError: It did not answer in time, the session ended, or there is no stream to ask on.
         """
@@ -402,12 +408,16 @@ class Actor:
             raise NoAnswerError("The session has ended.")
         if self._peer is None:
             self._peer = Peer()
+        codec = self.codec
+        lowered = lower_ask(codec.features, method, params, version=codec.version, elicitation_id=token_urlsafe(16))
+        if isinstance(lowered, Fail):
+            raise lowered
         answer: asyncio.Future[Any] = self.home.loop.create_future()
-        request_id, message = self._peer.ask(answer, method, params)
+        request_id, message = self._peer.ask(answer, method, lowered)
         try:
             self._send(message, exchange)
             async with asyncio.timeout(timeout):
-                return await answer
+                return lift_answer(method, await answer)
         except TimeoutError:
             raise NoAnswerError(f"The client did not answer {method} within {timeout:g} s.") from None
         finally:
@@ -463,7 +473,7 @@ class Actor:
         """End the session: calls stop, connections close, then the server's `terminate` runs, once.
 
         Args:
-            reason: `deleted`, `expired`, `shutdown` or `closed`.
+            reason: `deleted`, `expired`, `shutdown` or `closed`, or what a call said that ended it.
 
         Returns:
             The task in which the rest happens; None when there is no rest, or it had ended before.
@@ -475,11 +485,10 @@ class Actor:
         for outlet in self.machine.outlets():
             if outlet.call is None:
                 outlet.hang_up(None)
-        tasks = []
+        # Those too that were being stopped already: the last hook waits for what they still do.
+        tasks = [work.task for work in self.machine.calls.values() if isinstance(work, Work) and work.task is not None]
         for work in stopped:
             assert isinstance(work, Work)
-            if work.task is not None:
-                tasks.append(work.task)
             self._stop(work, Fail(Reason.SESSION_ENDED))
         for future in () if self._peer is None else self._peer.clear():
             if not future.done():

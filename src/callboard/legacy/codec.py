@@ -18,6 +18,8 @@ from callboard.core.modern import unreadable
 from callboard.core.outcome import Accepted, Deferred, NeedInput, Outcome, Reply
 from callboard.errors import REASONS, Fail, Reason
 from callboard.legacy.lowering import Lowering
+from callboard.legacy.tasks import RELATED, TASK_METHODS, TASK_SUPPORT, lower_task, offer_tasks, read_task
+from callboard.server.app import Server
 from callboard.types import Implementation, LoggingLevel
 from callboard.wire.jsonrpc import Message, RawNotification, RawRequest, RequestId, encode, encode_error, encode_result
 from callboard.wire.methods import METHODS, Method
@@ -39,7 +41,7 @@ __all__ = [
 DEFAULT_LOG_LEVEL = "info"
 """What a client hears that never asked for a level (LG-05 leaves it to the server)."""
 
-# MT-18, MT-19. Nothing of tasks: methods that nobody serves are not offered (EC-10).
+# MT-18, MT-19. `extensions` are the current protocol's: nobody serves their methods here (TX-17).
 _CAPABILITIES = frozenset({"completions", "experimental", "logging", "prompts", "resources", "tools"})
 # What only the current protocol asks in a request and its retry (MR-01).
 _RETRY_KEYS = ("inputResponses", "requestState")
@@ -108,6 +110,7 @@ class Codec:
     Args:
         version: One of `LEGACY`.
         supported: Versions that the endpoint serves, for error texts.
+        server: The server, which may have tasks; None for one without.
 
     Raises:
         ValueError: `version` is none of the 2025 ones.
@@ -118,18 +121,30 @@ class Codec:
         base: The envelope of a client of whom nothing is known, as where there are no sessions.
     """
 
-    __slots__ = ("_info", "_lowering", "_rows", "_supported", "base", "features", "version")
+    __slots__ = ("_info", "_lowering", "_rows", "_server", "_supported", "base", "features", "version")
 
-    def __init__(self, version: str, *, supported: tuple[str, ...] = LEGACY) -> None:
+    def __init__(self, version: str, *, supported: tuple[str, ...] = LEGACY, server: Server | None = None) -> None:
         if version not in LEGACY:
             raise ValueError(f"{version!r} is no version of the 2025 protocols; those are {', '.join(LEGACY)}.")
         self.version = version
         self.features = FEATURES[version]
         self.base = Envelope(version, {}, log_level=DEFAULT_LOG_LEVEL)
         self._supported = supported
-        self._lowering = Lowering(self.features)
+        self._server = server
+        self._lowering = Lowering(self.features, self._find_support)
         self._info: tuple[Implementation, Any] | None = None
-        self._rows: Mapping[str, Method] = {method: row for method, row in METHODS.items() if version in CLIENT_REQUESTS.get(method, ())}
+        rows = {**METHODS, **TASK_METHODS}
+        self._rows: Mapping[str, Method] = {method: row for method, row in rows.items() if version in CLIENT_REQUESTS.get(method, ())}
+
+    @property
+    def _has_tasks(self) -> bool:
+        """Whether calls may be tasks; where they may not, what asks for one is ignored (TK-03)."""
+        return self.features.tasks and self._server is not None and self._server.tasks is not None
+
+    def _find_support(self, name: str) -> str | None:
+        """A tool's `taskSupport` (TK-02)."""
+        tool = None if self._server is None else self._server.registry.tools.get(name)
+        return None if tool is None else TASK_SUPPORT.get(tool.policy.task)
 
     def claims(self, message: Message, headers: Headers | None) -> bool:  # noqa: ARG002 the names are the protocol's
         """Whatever the current era did not claim is a 2025 client's."""
@@ -147,7 +162,7 @@ class Codec:
             The request, or why it is none: METHOD_NOT_FOUND also for methods of the session itself.
         """
         row = self._rows.get(message.method)
-        if row is None:
+        if row is None or (row.serve is not None and not self._has_tasks):
             served = ", ".join(self._supported)
             text = f"Method not found: this server has none of this name for protocol {self.version} (it serves {served})."
             return Fail(Reason.METHOD_NOT_FOUND, text)
@@ -172,7 +187,10 @@ class Codec:
             except msgspec.DecodeError as error:
                 return unreadable("params._meta", error)
             known = Envelope(known.version, known.capabilities, known.client_info, known.log_level, token, params.meta)
-        return Request(message.id, message.method, params, row, known, headers)
+        request = Request(message.id, message.method, params, row, known, headers)
+        server = self._server
+        may = server is not None and server.tasks is not None and self.features.tasks and message.method == "tools/call"
+        return _ask_for_task(request, message.params) if may and b'"task"' in bytes(message.params or b"") else request
 
     def notice(self, message: RawNotification, headers: Headers | None) -> Fail | None:  # noqa: ARG002 the names are the protocol's
         """Nothing to check: versions that have the header have it checked with the session (VN-24)."""
@@ -197,23 +215,33 @@ class Codec:
             return self.render_fail(request_id, outcome)
         if isinstance(outcome, Accepted):
             return 202, b""
+        if isinstance(outcome, Deferred) and request is not None and request.envelope.task is not None:
+            assert request_id is not None
+            task = lower_task(outcome.value)
+            return 200, encode_result(request_id, {"task": task, "_meta": {RELATED: {"taskId": task["taskId"]}}})  # TK-03, TK-06
         if isinstance(outcome, NeedInput | Deferred):
             asks = "ask its client" if isinstance(outcome, NeedInput) else "answer with a task"
             text = f"This request has to {asks} in a way that protocol {self.version} does not have; {LATEST} does."
             return self.render_fail(request_id, Fail(Reason.MISSING_CAPABILITY, text))
         raise TypeError(f"A layer of the middleware gave {outcome!r}: return what `await service(request, context)` gives.")
 
-    def introduce(self, info: Implementation, capabilities: Mapping[str, Any], instructions: str | None) -> dict[str, Any]:
+    def introduce(
+        self, info: Implementation, capabilities: Mapping[str, Any], instructions: str | None, *, owned: bool = False
+    ) -> dict[str, Any]:
         """What `initialize` is answered with (LC-02), in the words of this version.
 
         Args:
             info: What the server says of itself.
             capabilities: What it offers, in the words of the current protocol.
             instructions: How to use it; None for none.
+            owned: Whether the client has a principal.
         """
         if self._info is None or self._info[0] is not info:
             self._info = info, self._lowering.implementation(info)
-        result = {"protocolVersion": self.version, "capabilities": lower_capabilities(capabilities), "serverInfo": self._info[1]}
+        lowered = lower_capabilities(capabilities)
+        if self._has_tasks:
+            lowered["tasks"] = offer_tasks(owned=owned)
+        result = {"protocolVersion": self.version, "capabilities": lowered, "serverInfo": self._info[1]}
         if instructions is not None:
             result["instructions"] = instructions
         return result
@@ -235,6 +263,17 @@ class Codec:
         if fail.data is not None:
             error["data"] = fail.data
         return status, encode({"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def _ask_for_task(request: Request, params: Raw | None) -> Request | Fail:
+    """The request, with what it says of the task that it wants to be."""
+    try:
+        wanted = read_task(params or _NOTHING)
+    except msgspec.DecodeError as error:
+        return unreadable("params", error)
+    if wanted is not None:
+        request.envelope = msgspec.structs.replace(request.envelope, task=wanted)
+    return request
 
 
 def _decode_leniently(row: Method, params: Raw | None, error: msgspec.DecodeError) -> Any:

@@ -48,7 +48,7 @@ class Legacy:
     def __init__(self, endpoint: Endpoint, rules: Rules, *, supported: tuple[str, ...]) -> None:
         self._endpoint = endpoint
         self._rules = rules
-        self._codecs = {version: Codec(version, supported=supported) for version in LEGACY}
+        self._codecs = {version: Codec(version, supported=supported, server=endpoint.server) for version in LEGACY}
         self._supported = supported
         self._stated = frozenset(version.encode() for version in supported)
         self._table: Table | None = None
@@ -217,6 +217,9 @@ class Legacy:
         """A message that stands alone: there are no sessions here."""
         message, codec = http.message, self._codec(http)
         if isinstance(message, RawNotification):
+            state = http.scope.get("state")
+            known = {"envelope": codec.base, "headers": http.headers, "principal": http.principal, "scope_state": state}
+            self._endpoint.hear(http.mount, message, **known)
             await send_answer(http.send, 202, b"", http.extra)
         elif isinstance(message, Malformed):
             await self._refuse(http, message.fail, message.id)
@@ -228,7 +231,7 @@ class Legacy:
             if isinstance(opening, Fail):
                 await self._refuse(http, opening, message.id)
                 return
-            result = self.table(http.mount).introduce(opening.version)
+            result = self.table(http.mount).introduce(opening.version, owned=http.principal is not None)
             await _send(http, *codec.render(message.id, Reply(result), None))
         else:
             table = self.table(http.mount)

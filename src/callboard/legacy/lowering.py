@@ -28,6 +28,7 @@ __all__ = ["Lowering", "wrap_schema"]
 
 _Wire: TypeAlias = dict[str, Any]
 _RESERVED = "io.modelcontextprotocol/"
+_RELATED = "io.modelcontextprotocol/related-task"  # of these versions, not of the current one
 _RESULT_EXTRAS = frozenset({"resultType", "ttlMs", "cacheScope"})  # JR-13, CA-01
 _BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource)
 _LEAF_TYPES = frozenset({"text", "image", "audio"})
@@ -46,12 +47,14 @@ class Lowering:
 
     Args:
         features: What the version can carry.
+        find_support: Gives a tool's `taskSupport` by its name (TK-02); None for none.
     """
 
-    __slots__ = ("_absent", "_features", "_pages", "_parts", "_structured")
+    __slots__ = ("_absent", "_features", "_find_support", "_pages", "_parts", "_structured")
 
-    def __init__(self, features: Features) -> None:
+    def __init__(self, features: Features, find_support: Callable[[str], str | None] = lambda _: None) -> None:
         self._features = features
+        self._find_support = find_support
         self._structured = features.structured_content != "none"
         absent: set[str] = set()
         if not features.icons:
@@ -65,6 +68,7 @@ class Lowering:
         # Method -> key of the list in its result, what lowers an item of it, whether the list is one of definitions.
         self._parts: dict[str, tuple[str, Callable[[Any], Any], bool]] = {
             "tools/call": ("content", self._block, False),
+            "tasks/result": ("content", self._block, False),
             "prompts/get": ("messages", self._message, False),
             "resources/read": ("contents", self._contents, False),
             "tools/list": ("tools", self._tool, True),
@@ -146,6 +150,8 @@ class Lowering:
         output = lowered.get("outputSchema")
         if isinstance(output, dict) and output.get("type") != "object":
             lowered["outputSchema"] = wrap_schema(output)
+        if self._features.tasks and (support := self._find_support(lowered["name"])) is not None:
+            lowered["execution"] = {"taskSupport": support}
         for key in ("inputSchema", "outputSchema"):
             schema = lowered.get(key)
             properties = schema.get("properties") if isinstance(schema, dict) else None
@@ -213,7 +219,7 @@ def _drop_reserved(holder: _Wire) -> None:
     meta = holder["_meta"]
     if not isinstance(meta, dict) or not any(key.startswith(_RESERVED) for key in meta):
         return
-    rest = {key: item for key, item in meta.items() if not key.startswith(_RESERVED)}
+    rest = {key: item for key, item in meta.items() if key == _RELATED or not key.startswith(_RESERVED)}
     if rest:
         holder["_meta"] = rest
     else:

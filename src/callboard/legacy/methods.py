@@ -13,6 +13,7 @@ from callboard.core.era import Envelope, Headers, Request
 from callboard.core.outcome import Outcome, Reply
 from callboard.errors import Fail, Reason
 from callboard.legacy.codec import LevelParams, UriParams, read_level, read_uri
+from callboard.server.catalogue import hides
 from callboard.server.context import Context
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RawRequest
@@ -75,7 +76,7 @@ async def serve_own(request: Request, ctx: Context) -> Outcome:
             subscriber.set_level(params.level)
     elif method == "resources/subscribe":
         await call_hook(ctx, hooks.subscribe, params.uri)
-        if subscriber is not None:
+        if subscriber is not None and not await hides(ctx.server.registry, params.uri, ctx):
             subscriber.subscribe(params.uri)
     else:
         await call_hook(ctx, hooks.unsubscribe, params.uri)

@@ -111,12 +111,12 @@ class Session:
     """One session.
 
     Args:
-        state: The encoded state it begins with; None for a server without state.
+        state: The state it begins with, as it is kept; None for a server without state.
         max_pending: Calls that may wait for their turn.
         keep: Events that can be replayed; 0 for none.
 
     Attributes:
-        state: The encoded state that the last call left.
+        state: The state that the last call left, as it is kept.
         calls: Calls in flight by id.
         initialized: Whether the client has sent `notifications/initialized`.
         ended: Whether it is over.
@@ -140,7 +140,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, state: bytes | None, *, max_pending: int, keep: int) -> None:
+    def __init__(self, state: Any, *, max_pending: int, keep: int) -> None:
         self.state = state
         self.calls: dict[RequestId, Call] = {}
         self.initialized = False
@@ -185,12 +185,12 @@ class Session:
         self.calls[call.id] = call
         return None
 
-    def finish(self, call: Call, state: bytes | None = None) -> Call | None:
+    def finish(self, call: Call, state: Any = None) -> Call | None:
         """A call's work is over.
 
         Args:
             call: The call.
-            state: The encoded state that it leaves; None where that is not to be kept.
+            state: The state that it leaves, as it is kept; None where that is not to be kept.
 
         Returns:
             The call whose turn it is now, RUNNING; None when nobody waits.

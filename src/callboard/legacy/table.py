@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from callboard.legacy.home import Home
 from callboard.legacy.rules import Rules
 from callboard.server.mount import Caller, Mount
 from callboard.server.pushes import PUSHES, Push, decode_push
+from callboard.server.state import Hello
 from callboard.server.subscriptions import CHANGES, Change, decode_change
 from callboard.transport.endpoint import Endpoint
 from callboard.wire.jsonrpc import encode_notification
@@ -51,6 +52,8 @@ class Table(Home):
         Home.__init__(self, endpoint, mount, rules)
         self._codecs = codecs
         self._openings: dict[bytes, Opening] = {}
+        self._beginning = 0
+        self._reserved: set[str] = set()
         bus = self.server.bus
         self._unsubscribe = (
             bus.subscribe(CHANGES, partial(self._hear, self._tell_change)),
@@ -78,34 +81,51 @@ class Table(Home):
         """
         if self.mount.draining:
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
-        if len(self.sessions) >= self.rules.max_sessions:
+        if len(self.sessions) + self._beginning >= self.rules.max_sessions:
             return Fail(Reason.OVERLOADED, f"There are {self.rules.max_sessions} sessions already (max_sessions): try again later.")
-        options = await self.endpoint.bind(self.mount, caller)
-        if isinstance(options, Fail):
-            return options
+        session_id = ""
+        self._beginning += 1  # what the author does may take its time: there must be room for what has begun
         try:
-            session_id = self.rules.session_id()
-            _check_id(session_id, taken=session_id in self.sessions)
-            kind, hooks = self.server.state, self.server.hooks
-            state = None if kind is None else kind.begin(make_hello(opening, session_id, options))
-            topics = () if hooks.channels is None else hooks.channels(None if kind is None else kind.draft(state))
+            options = await self.endpoint.bind(self.mount, caller)
+            if isinstance(options, Fail):
+                return options
+            made = self.rules.session_id()
+            _check_id(made, taken=made in self.sessions or made in self._reserved)
+            session_id = made
+            self._reserved.add(session_id)
+            state, topics = await self._begin(make_hello(opening, session_id, options))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code
             return self.endpoint.server.crash("initialize", error)
-        if len(self.sessions) >= self.rules.max_sessions or self.mount.draining:  # others were faster while the options were made
-            return Fail(Reason.OVERLOADED, f"There are {self.rules.max_sessions} sessions already (max_sessions): try again later.")
+        finally:
+            self._beginning -= 1
+            self._reserved.discard(session_id)
+        if self.mount.draining:
+            return Fail(Reason.OVERLOADED, "The server is shutting down.")
         actor = Actor(self, session_id, self._codecs[opening.version], opening, options, state, caller.principal, channel)
         self.sessions[session_id] = actor
         for topic in topics:
             actor.join(f"topic:{topic}")
-        return actor, self.introduce(opening.version)
+        return actor, self.introduce(opening.version, owned=caller.principal is not None)
 
-    def introduce(self, version: str) -> dict[str, Any]:
-        """The result of `initialize`."""
+    async def _begin(self, hello: Hello) -> tuple[Any, Iterable[str]]:
+        """The state that a session begins with, and the topics that it hears."""
+        kind, hooks = self.server.state, self.server.hooks
+        state = None if kind is None else await kind.open(hello, self.mount.workers)
+        topics = () if hooks.channels is None else hooks.channels(None if kind is None else kind.draft(state))
+        return state, topics
+
+    def introduce(self, version: str, *, owned: bool = False) -> dict[str, Any]:
+        """The result of `initialize`.
+
+        Args:
+            version: What is spoken.
+            owned: Whether the client has a principal.
+        """
         mount = self.mount
         listens = self.rules.sessions != "off" and not self.rules.json_only
         capabilities = self.server.capabilities(listens=listens, logs=mount.logs)
         instructions = self.server.instructions if mount.instructions is None else mount.instructions
-        return self._codecs[version].introduce(self.server.info, capabilities, instructions)
+        return self._codecs[version].introduce(self.server.info, capabilities, instructions, owned=owned)
 
     def drain(self) -> None:
         """End sessions in which no call runs, and close the GET streams of the others, as the server is about to end."""

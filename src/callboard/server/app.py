@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -13,33 +13,44 @@ from msgspec import UNSET
 
 from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
+from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
-from callboard.server.callee import make_definition, read_facts
+from callboard.extensions.task_table import Tasks
+from callboard.extensions.tasks import TaskExtension
+from callboard.server.callee import make_definition
+from callboard.server.catalogue import find_watched
+from callboard.server.classes import compile_parts
 from callboard.server.component import (
     COMPLETION_CAP,
+    RESOURCE,
     Completer,
     Component,
-    FactFields,
-    Facts,
     Prompt,
+    PromptFields,
     Resource,
+    ResourceFields,
     Template,
     Tool,
     ToolFields,
     read_tool_fields,
     sole_error,
 )
+from callboard.server.context import Context
 from callboard.server.dispatch import SERVE, dispatch, find_turn
 from callboard.server.extension import Extension, Serve
 from callboard.server.lifespan import Lifespan, LifespanFactory
 from callboard.server.middleware import Layer, Service, compose
+from callboard.server.mounting import Mounted
+from callboard.server.policy import ACCESS, sort_options
+from callboard.server.provider import FunctionProvider
 from callboard.server.pushes import push_log, push_to_session, push_to_topic
-from callboard.server.registry import Kind, Registry
+from callboard.server.registry import Kind, Provider, Registry
+from callboard.server.seals import Seals
 from callboard.server.state import HookFields, StateKind, Turn, read_hooks
 from callboard.server.subscriptions import Hub
 from callboard.server.workers import MAX_THREADS
-from callboard.stores.base import Bus
-from callboard.stores.memory import MemoryBus
+from callboard.stores.base import Bus, Kv
+from callboard.stores.memory import MemoryBus, MemoryKv
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.methods import METHODS, Method
 
@@ -73,6 +84,13 @@ class Server:
         bus: What carries "something changed" and pushes between processes; this process only by default.
         state: What a session of a 2025 client keeps between calls: a type, made without arguments, or `(hello) -> value`, whose return
             annotation is the type. Functions get it by declaring a parameter of this type; without a session every request begins anew.
+        keys: What seals `requestState`, 32 bytes or more each: the first seals, all open. A random one of this process by default; several
+            processes need the same ones, and with `keys=()` a server that got none says so instead of making one.
+        ask_timeout: Seconds that a 2025 client has to answer what a call asks.
+        request_state_ttl: Seconds that a client of the current protocol has.
+        single_use: Whether what a client sends back to go on with a call is taken once only, as `store` remembers (MR-08).
+        store: Keys and values; this process's memory by default.
+        tasks: Where tasks are kept and run, and their limits; `MemoryTasks()`, this process, by default.
         **hooks: `channels`, the topics that a session hears, as a list or as `(state) -> list`; `terminate(reason, state)` when a session
             has ended (`deleted`, `expired`, `shutdown`, `closed`); `set_log_level(level, ctx)`, `subscribe(uri, ctx)` and
             `unsubscribe(uri, ctx)` when a 2025 client asks for that: a `Fail` that they raise is the answer.
@@ -80,6 +98,11 @@ class Server:
     Raises:
         RegistrationError: An option can't work.
     """
+
+    # What functions see of a request; those of a handler see more.
+    context_type: type[Context] = Context
+    # Whether what clients notify is heard.
+    hears: bool = False
 
     def __init__(
         self,
@@ -102,36 +125,28 @@ class Server:
         cache: CacheHint | None = None,
         bus: Bus | None = None,
         state: Any = None,
+        keys: Sequence[bytes | str] | None = None,
+        ask_timeout: float = 300.0,
+        request_state_ttl: float = 3600.0,
+        single_use: bool = False,
+        store: Kv | None = None,
+        tasks: Tasks | None = None,
         **hooks: Unpack[HookFields],
     ) -> None:
-        if not name or type(name) is not str:
-            raise RegistrationError(f"Server needs a name, not {name!r}.")
-        if threads < 1:
-            raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
-        if not 1 <= completion_cap <= COMPLETION_CAP:
-            raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
-        self.info, _ = make_definition(
-            v.Implementation,
-            f"Server {name!r}",
-            name=name,
-            version=version,
-            title=title or UNSET,
-            description=description or UNSET,
-            icons=list(icons) or UNSET,
-            website_url=website or UNSET,
-        )
-        if instructions is not None and type(instructions) is not str:
-            raise RegistrationError(f"instructions must be a str, not {instructions!r}.")
+        _check_options(threads, completion_cap, instructions, ask_timeout)
+        self.info = _introduce(name, version, title=title, description=description, icons=icons, website_url=website)
         self.instructions = instructions
         self.cache = cache or CacheHint()
         self.completion_cap = completion_cap
         self.threads = threads
         self.mask_errors = mask_errors
-        self.state = None if state is None else StateKind(state)
+        self.state = state if state is None or isinstance(state, StateKind) else StateKind(state)
         self.hooks = read_hooks(hooks)
         self.bus: Bus = bus or MemoryBus()
         self.hub = Hub(self.bus)
-        self.registry = Registry(page_size=page_size, changed=self.hub.publish)
+        self.ask_timeout = ask_timeout
+        self.seals = Seals(name, keys=keys, ttl=request_state_ttl, single_use=single_use, store=store or MemoryKv())
+        self.registry = Registry(page_size=page_size, changed=self.hub.publish, cache=self.cache, added=self._added)
         self.lifespan = Lifespan(self, lifespan)
         self._strict = strict_input
         self._declared = None if capabilities is None else dict(capabilities)
@@ -141,6 +156,10 @@ class Server:
         self.methods: dict[str, Method] = dict(METHODS)
         self.serving: dict[str, Serve] = dict(SERVE)
         self.extensions: dict[str, Extension] = {}
+        self.tasks: TaskExtension | None = None
+        self._mounted: dict[str, Mounted] = {}
+        self._parents: list[Server] = []
+        self._tasks = tasks
         self.service: Service = compose(partial(dispatch, self), middleware)
 
     @property
@@ -183,8 +202,14 @@ class Server:
             **options: `name`, `title`, `description`, `icons`, `meta` of its definition, and
 
                 - `annotations`: Hints about its behaviour (read-only, destructive, idempotent, open world).
+                - `visible`: `(ctx) -> bool`, async or not; where it says no, nobody can tell the tool from one that does not exist.
+                - `scopes`: What the caller must have been granted.
+                - `rate`: Calls of one principal in a time, such as `"10/s"`, `"60/min"` or `(calls, seconds)`; past that 429.
                 - `timeout`: Seconds until its work is cancelled and the call answered in band.
                 - `concurrency`: Calls of it that run at once; more wait their turn.
+                - `cache`: How long clients may keep its entry in the list; the list as a whole as long as the shortest.
+                - `idempotent`: Whether it may be run again with the same arguments; a hint for clients too.
+                - `task`: Whether a call of it may go on as a task: `never`, `allowed` for clients that know tasks, or `always`.
                 - `snapshot`: Whether a call of a session does not wait for those before it, but works on a copy of the state that is not
                   kept.
                 - `input_schema`: Raw JSON Schema of the arguments; the function then takes them as one dict.
@@ -201,73 +226,52 @@ class Server:
 
         return register if fn is None else register(_check_function(fn, "@server.tool"))
 
-    def resource(
-        self,
-        uri: str,
-        *,
-        name: str | None = None,
-        title: str | None = None,
-        description: str | None = None,
-        mime_type: str | None = None,
-        size: int | None = None,
-        annotations: v.Annotations | None = None,
-        icons: Sequence[v.Icon] = (),
-        meta: Mapping[str, Any] | None = None,
-        cache: CacheHint | None = None,
-    ) -> Callable[[F], F]:
+    def resource(self, uri: str, **options: Unpack[ResourceFields]) -> Callable[[F], F]:
         """Make a function a resource, or a resource template when the URI has variables.
 
         Args:
             uri: A URI, or an RFC 6570 template whose variables are parameters of the function.
-            name: Programmatic name; the function's by default.
-            title: Name for people.
-            description: What it is; the docstring by default.
-            mime_type: Of its contents; `text/plain` for str, `application/json` for other values, `application/octet-stream` for bytes.
-            size: Bytes, when known; only for a plain URI.
-            annotations: Audience, priority, last change.
-            icons: Pictures of it.
-            meta: `_meta` of its definition.
-            cache: How long clients may keep its contents; the server's `cache` by default.
+            **options: `name`, `title`, `description`, `icons`, `meta` of its definition; `visible`, `scopes`, `rate` as of a tool; and
+
+                - `mime_type`: Of its contents; `text/plain` for str, `application/json` for other values, `application/octet-stream` for
+                  bytes.
+                - `size`: Bytes, when known; only for a plain URI.
+                - `annotations`: Audience, priority, last change.
+                - `cache`: How long clients may keep its contents; the server's `cache` by default.
 
         Raises:
             RegistrationError: URI and function don't fit, or the URI is taken.
         """
         _check_uri(uri)
-        facts = Facts(name=name, title=title, description=description, icons=icons, meta=meta)
+        facts, policy, own = sort_options("@server.resource", options, policy=ACCESS, own=RESOURCE)
+        if "{" in uri and own.pop("size", None) is not None:
+            raise RegistrationError(f"@server.resource: {uri!r} stands for many resources, so it has no size; leave it out.")
 
         def register(function: F) -> F:
-            component: Component
-            if "{" in uri:
-                component = Template(
-                    function, uri, facts=facts, mime_type=mime_type, annotations=annotations, cache=cache, state=self.state
-                )
-            else:
-                component = Resource(
-                    function, uri, facts=facts, mime_type=mime_type, size=size, annotations=annotations, cache=cache, state=self.state
-                )
-            self.registry.add(component)
+            make = Template if "{" in uri else Resource
+            self.registry.add(make(function, uri, facts=facts, policy=policy, state=self.state, **own))
             return function
 
         return register
 
     @overload
-    def prompt(self, fn: F, /, **facts: Unpack[FactFields]) -> F: ...
+    def prompt(self, fn: F, /, **options: Unpack[PromptFields]) -> F: ...
     @overload
-    def prompt(self, /, **facts: Unpack[FactFields]) -> Callable[[F], F]: ...
-    def prompt(self, fn: F | None = None, /, **facts: Unpack[FactFields]) -> F | Callable[[F], F]:
+    def prompt(self, /, **options: Unpack[PromptFields]) -> Callable[[F], F]: ...
+    def prompt(self, fn: F | None = None, /, **options: Unpack[PromptFields]) -> F | Callable[[F], F]:
         """Make a function a prompt: str, content blocks or `types.PromptMessage`s from its arguments.
 
         Args:
             fn: The function, when used without parentheses.
-            **facts: `name`, `title`, `description`, `icons`, `meta` of its definition.
+            **options: `name`, `title`, `description`, `icons`, `meta` of its definition; `visible`, `scopes`, `rate` as of a tool.
 
         Raises:
             RegistrationError: The function can't be a prompt, or its name is taken.
         """
-        stated = read_facts("@server.prompt", facts)
+        facts, policy, _ = sort_options("@server.prompt", options, policy=ACCESS)
 
         def register(function: F) -> F:
-            self.registry.add(Prompt(function, facts=stated, strict=self._strict, state=self.state))
+            self.registry.add(Prompt(function, facts=facts, policy=policy, strict=self._strict, state=self.state))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.prompt"))
@@ -293,18 +297,62 @@ class Server:
 
         return register
 
-    def add(self, component: Callable[..., Any] | Component) -> None:
-        """Add a tool function, or a compiled component; clients that listen hear of it.
+    def add(self, component: Any) -> None:
+        """Add a component; clients that listen hear of it.
+
+        Args:
+            component: A function, which becomes a tool; a compiled component; or a class, made without arguments, or an instance of one. A
+                tool has `execute`, a repository of resources `prefix` and `read`, and maybe `list`, `templates` and `complete`, a prompt
+                `render` and maybe `complete`; their options are attributes of the same names as in the decorators.
 
         Raises:
             RegistrationError: It can't be added, or its name is taken.
         """
-        if isinstance(component, Component):
-            if component.state not in {None, self.state}:
-                raise RegistrationError(f"{component.source}: it takes the state of another server; make it with state=server.state.")
-            self.registry.add(component)
-        else:
-            self.tool(_check_function(component, "server.add"))
+        self.registry.add(*compile_parts(component, where="server.add", strict=self._strict, state=self.state))
+
+    def mount(self, prefix: str, other: Server) -> None:
+        """Serve the components of another server too, now and as they come and go: tools and prompts as `prefix_name`, resources as they are.
+
+        They keep their server's options, middleware and lifespan, whose values they find in `ctx.locals`. What fails there fails alone.
+
+        Args:
+            prefix: What their names begin with.
+            other: The server. Its extensions and its hooks are not served.
+
+        Raises:
+            RegistrationError: A name or URI is taken; or the server is this one, has this one mounted, or has a state of its own.
+        """
+        if not isinstance(other, Server):
+            raise RegistrationError(f"server.mount takes a Server, not {other!r}: write server.mount({prefix!r}, other).")
+        if other.context_type is not Context:
+            raise RegistrationError(
+                f"server.mount: {other.name!r} is a handler, which answers whole requests; only servers of components can be mounted."
+            )
+        if other.registry in self.registry.ancestors():
+            raise RegistrationError(f"server.mount: {other.name!r} has {self.name!r} mounted, or is it; it can't be part of itself.")
+        if other.state not in {None, self.state}:
+            text = f"{other.name!r} has a state of its own; give it this server's: Server({other.name!r}, state=server.state)."
+            raise RegistrationError(f"server.mount: {text}")
+        if taken := self._mounted.get(prefix):
+            raise RegistrationError(f"server.mount: {prefix!r} is the prefix of {taken.server.name!r} already, so not of {other.name!r}.")
+        mounted = Mounted(prefix, other)
+        self.registry.mount(other.registry, mounted)
+        self._mounted[prefix] = mounted
+        self.lifespan.dependents.append(mounted)
+        other._parents.append(self)
+
+    def provide(self, fn: F) -> F:
+        """Ask a function for more components with each request: a decorator too.
+
+        Args:
+            fn: `(ctx)` -> functions, components or classes, as `server.add` takes them; plain, async or an async generator. What it gives
+                depends on who asks; where it fails, its components are absent and the log has the traceback.
+
+        Raises:
+            RegistrationError: It can't be called with a Context.
+        """
+        self.registry.provide(FunctionProvider(fn, cache=self.cache, strict=self._strict, state=self.state))
+        return fn
 
     def extend(self, extension: Extension) -> None:
         """Offer an extension of the protocol, such as `Skills`.
@@ -321,13 +369,25 @@ class Server:
         for name, (row, serve) in methods.items():
             self.methods[name] = row
             self.serving[name] = serve
+        for component in extension.components():
+            self.add(component)
+
+    def _added(self, part: Component | Provider) -> None:
+        """A component has come: with the first tool that may go on as a task comes the extension (EX-03).
+
+        Of what a provider will give nobody knows: there the extension comes where `tasks=` was said.
+        """
+        is_task = part.policy.task != "never" if isinstance(part, Tool) else self._tasks is not None and not isinstance(part, Component)
+        if is_task and self.tasks is None:
+            self.tasks = TaskExtension(self._tasks)
+            self.extend(self.tasks)
 
     def remove(self, kind: Kind, key: str) -> None:
         """Take a component out; clients that listen hear of it.
 
         Args:
-            kind: `tools`, `resources`, `templates` or `prompts`.
-            key: Its name; the URI of a resource, the URI template of a template.
+            kind: `tools`, `resources`, `templates`, `prompts` or `repositories`.
+            key: Its name; the URI of a resource, the URI template of a template, the prefix of a repository.
 
         Raises:
             KeyError: There is none.
@@ -336,7 +396,8 @@ class Server:
 
     def resource_updated(self, uri: str) -> None:
         """Tell every client that subscribed to this URI, or to a template that it fits, that its contents changed; from any thread."""
-        self.hub.publish("resources", uri)
+        for server in self._publishers():
+            server.hub.publish("resources", uri)
 
     def broadcast(self, topic: str, notification: Any) -> None:
         """Tell every session whose `channels` name a topic; from any thread, waiting for nobody.
@@ -348,7 +409,8 @@ class Server:
         Raises:
             TypeError: An argument is none of that.
         """
-        push_to_topic(self.bus, topic, notification)
+        for server in self._publishers():
+            push_to_topic(server.bus, topic, notification)
 
     def notify(self, session_id: str, notification: Any) -> None:
         """Tell one session; from any thread, waiting for nobody. Without effect when there is no such session.
@@ -360,7 +422,8 @@ class Server:
         Raises:
             TypeError: An argument is none of that.
         """
-        push_to_session(self.bus, session_id, notification)
+        for server in self._publishers():
+            push_to_session(server.bus, session_id, notification)
 
     def log(self, session_id: str, level: str, data: Any, logger: str | None = None) -> None:
         """Send a log message to one session, unless its level is above; from any thread, waiting for nobody.
@@ -374,11 +437,34 @@ class Server:
         Raises:
             ValueError: `level` is none of these.
         """
-        push_log(self.bus, session_id, level, data, logger)
+        for server in self._publishers():
+            push_log(server.bus, session_id, level, data, logger)
 
-    def turn(self, request: Request) -> Turn:
-        """When a request of a session runs: at once, or after those before it, because what it asks for takes the session's state."""
+    def _publishers(self) -> Iterable[Server]:
+        """This server and those that it is mounted on, one for each bus."""
+        found: dict[Bus, Server] = {}
+        above = [self]
+        while above:
+            server = above.pop()
+            found.setdefault(server.bus, server)
+            above += server._parents  # noqa: SLF001 - its own class's
+        return found.values()
+
+    async def find_watched(self, uri: str, ctx: Context) -> UriTemplate | str | None:
+        """What a client that subscribes to a URI hears of: see `catalogue.find_watched`."""
+        return await find_watched(self.registry, uri, ctx)
+
+    def turn(self, request: Request, *, streams: bool = False) -> Turn:  # noqa: ARG002 - to a handler it matters
+        """When a request of a session runs: at once, or after those before it, because what it asks for takes the session's state.
+
+        Args:
+            request: The request.
+            streams: Whether its client takes a stream; how the answer travels decides nothing here.
+        """
         return Turn.NOW if self.state is None else find_turn(self.registry, request)
+
+    def hear(self, mount: Any, message: Any, bind: Any, facts: Any) -> None:
+        """Take a notification of a client; only handlers do something with it."""
 
     def crash(self, where: str, error: BaseException) -> Fail:
         """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""
@@ -396,6 +482,25 @@ class Server:
         except Exception:  # noqa: BLE001 - an exception that can't say what it is
             text = type(error).__name__
         return Fail(Reason.INTERNAL, f"{text} (id {error_id}).")
+
+
+def _introduce(name: str, version: str, *, icons: Sequence[v.Icon], **said: Any) -> v.Implementation:
+    if not name or type(name) is not str:
+        raise RegistrationError(f"Server needs a name, not {name!r}.")
+    fields = {key: text or UNSET for key, text in said.items()}
+    info, _ = make_definition(v.Implementation, f"Server {name!r}", name=name, version=version, icons=list(icons) or UNSET, **fields)
+    return info
+
+
+def _check_options(threads: int, completion_cap: int, instructions: str | None, ask_timeout: float) -> None:
+    if threads < 1:
+        raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
+    if not 1 <= completion_cap <= COMPLETION_CAP:
+        raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
+    if instructions is not None and type(instructions) is not str:
+        raise RegistrationError(f"instructions must be a str, not {instructions!r}.")
+    if not isinstance(ask_timeout, int | float) or ask_timeout <= 0:
+        raise RegistrationError(f"ask_timeout is a number of seconds above 0, not {ask_timeout!r}.")
 
 
 def _check_function(function: F, where: str) -> F:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import current_task
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -96,14 +97,27 @@ class Callee:
             kwargs[name] = ctx
         for name in self._injector.state:
             kwargs[name] = ctx.state
-        if self._is_async:
-            return await self._call(**kwargs)
-        return await ctx.mount.workers.run(self._call, kwargs)
+        outer = ctx.task
+        try:
+            if self._is_async:
+                ctx.task = current_task()
+                return await self._call(**kwargs)
+            # A thread can't be cancelled: where the call is suspended, what it waits for is, so that it ends before what it was given does.
+            ctx.task = None
+            if ctx.asks is not None:
+                ctx.asks.task = None
+            return await ctx.mount.workers.run(self._call, kwargs)
+        finally:
+            ctx.task, outer = outer, None  # a task holds its error, that its frames: neither they nor the Context may hold the task
 
     async def _call_with_providers(self, kwargs: dict[str, Any], ctx: Context) -> Any:
-        async with AsyncExitStack() as stack:
-            await self._injector.fill(kwargs, ctx, {}, stack)
-            return await self._call_with_context(kwargs, ctx)
+        outer, ctx.task = ctx.task, current_task()  # a dependency may ask the client too
+        try:
+            async with AsyncExitStack() as stack:
+                await self._injector.fill(kwargs, ctx, {}, stack)
+                return await self._call_with_context(kwargs, ctx)
+        finally:
+            ctx.task, outer = outer, None
 
 
 def _provider_injections(provider: Callable[..., Any], *, state: StateKind | None) -> dict[str, Any]:
@@ -133,6 +147,8 @@ def open_reply(reply: Reply, ctx: Context, *, takes_state: bool, source: str) ->
                 f"{source}: Reply(state=...) replaces the state that the function was given; declare a parameter for the state."
             )
         ctx.state = reply.state
+    if reply.stop_reason is not None:
+        ctx.stop_reason = reply.stop_reason
     return reply.value
 
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import threading
 from asyncio import AbstractEventLoop, Future, run_coroutine_threadsafe
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from copy import copy
 from functools import partial
 from math import isfinite
 from types import GenericAlias
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
 
+from callboard.auth.principal import Principal
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
-from callboard.server.mount import Mount, Session
+from callboard.core.inputs import Memory
+from callboard.server.asking import Answer, Asks, Input, read_elicited, read_roots, read_sampled
+from callboard.server.form import compile_form
+from callboard.server.mount import Job, Mount, Session
+from callboard.server.sampling import Messages, Sampled, SampleFields, build_sampling
 from callboard.server.state import Hello, Turn, show_type
+from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import RequestId, encode_notification
 from callboard.wire.versions import LOG_LEVELS
 
@@ -24,6 +33,7 @@ __all__ = ["Context"]
 
 T = TypeVar("T")
 _DAY = 24 * 3600.0
+_NO_SCOPES: frozenset[str] = frozenset()
 _SEVERITY = {level: rank for rank, level in enumerate(LOG_LEVELS)}
 
 
@@ -70,7 +80,14 @@ class Context:
         scope_state: ASGI `scope["state"]` of this HTTP request; None elsewhere.
         options: Bound options: the session's, else the mount's; None without.
         session: The session of a 2025 client; None on the current protocol, which has none.
+        asks: What the call asks its client; None as long as it asks nothing.
+        input: What the client sends with a retry, for functions that return `NeedInput` by hand; None in the first round.
+        task: The task that runs the function, as soon as that is known; what a suspension ends.
+        job: The task, in the protocol's sense, that the call may become; None where it can't.
+        provided: What providers gave for this request, by provider; None as long as none was asked.
+        within: The mounted server that the request has come to; None at the server that the transport serves.
         crashed: Whether the call ended in a way that was not its own doing, so that what it did to the state is dropped.
+        stop_reason: Why its session ends with it, as `Reply(stop_reason=)` or a handler's `Stop` says; None when it goes on.
     """
 
     __slots__ = (
@@ -78,14 +95,21 @@ class Context:
         "_meta",
         "_reached",
         "_state",
+        "asks",
         "crashed",
         "exchange",
+        "input",
+        "job",
         "mount",
         "options",
         "principal",
+        "provided",
         "request",
         "scope_state",
         "session",
+        "stop_reason",
+        "task",
+        "within",
     )
 
     # `Context[...]` may stand in annotations of code that comes from generic contexts (A50).
@@ -110,6 +134,13 @@ class Context:
         self.session = session
         self.options = mount.options if session is None else session.options
         self.crashed = False
+        self.stop_reason: str | None = None
+        self.input: Input | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.job: Job | None = None
+        self.asks: Asks | None = None
+        self.provided: dict[Any, Any] | None = None
+        self.within: Any = None
         self._state: Any = UNSET
         self._locals: dict[str, Any] | None = None
         self._meta: dict[str, Any] | None = None
@@ -117,8 +148,32 @@ class Context:
 
     @property
     def server(self) -> Any:
-        """The server that serves this request."""
-        return self.mount.server
+        """The server whose component serves this request: the mounted one, where it is a mounted one's."""
+        return self.within or self.mount.server
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """What the caller was granted; empty where the transport does not say."""
+        principal = self.principal
+        return principal.scopes if isinstance(principal, Principal) else _NO_SCOPES
+
+    def enter(self, server: Any, values: Mapping[str, Any]) -> None:
+        """Go on as a request of a mounted server; `locals` keeps what is in it.
+
+        Args:
+            server: The server.
+            values: What its lifespan yielded.
+        """
+        self._locals = {**self.locals, **values}
+        self.within = server
+
+    def inside(self, server: Any, values: Mapping[str, Any]) -> Context:
+        """A copy for what is asked of a mounted server on the way to others; see `enter`."""
+        if self.provided is None:
+            self.provided = {}  # which the copies share
+        inner = copy(self)
+        inner.enter(server, values)
+        return inner
 
     @property
     def request_id(self) -> RequestId:
@@ -206,10 +261,139 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for the answer any more; for `def` functions, which can't be interrupted."""
-        return not self.exchange.open
+        job = self.job
+        return job.over if job is not None and job.begun else not self.exchange.open
+
+    # Asking the client
+
+    def begin_asking(self, memory: Memory | None = None, responses: Mapping[str, dict[str, Any]] | None = None) -> Asks:
+        """What the call asks, from now on at the latest.
+
+        Args:
+            memory: Of earlier rounds.
+            responses: What the client answers now.
+        """
+        if self.asks is None:
+            server = self.mount.server
+            self.asks = Asks(server, self.request, self.exchange, self.session, self.principal, memory, responses)
+        if self.task is not None:
+            self.asks.task = self.task
+        return self.asks
+
+    @overload
+    async def elicit(self, message: str, form: type[T], *, key: str | None = None) -> Answer[T]: ...
+    @overload
+    async def elicit(self, message: str, form: None = None, *, key: str | None = None) -> Answer[None]: ...
+    @overload
+    async def elicit(self, message: str, form: Any, *, key: str | None = None) -> Answer[Any]: ...
+    async def elicit(self, message: str, form: Any = None, *, key: str | None = None) -> Answer[Any]:
+        """Ask the user, in the middle of a function, whatever the client.
+
+        On the current protocol the function ends here, and runs again from its top once there is an answer: what must not happen twice
+        belongs behind the ask, or into `ctx.once`.
+
+        Args:
+            message: What the user reads.
+            form: What to fill in: a dataclass, Struct, TypedDict, attrs class or pydantic model of plain fields, one plain type, or a JSON
+                Schema; None for a yes or no. Never for secrets (EL-10): see `elicit_url`.
+            key: Names the ask. Needed only where equal ones wait together, or where a question may be reworded while it is open.
+
+        Returns:
+            The answer; its `value` is of the type that was asked for.
+
+        Raises:
+            Fail: The client can't do that (MISSING_CAPABILITY), or its answer does not fit (INVALID_PARAMS).
+            AskError: A 2025 client answered with an error, or not within the server's `ask_timeout`.
+            RegistrationError: No form can be made of `form`.
+        """
+        _check_message("ctx.elicit", message)
+        compiled = compile_form(form)
+        params = {"mode": "form", "message": message, "requestedSchema": compiled.schema}
+        return await self.begin_asking().ask("elicitation/create", params, key, partial(read_elicited, form=compiled))
+
+    async def elicit_url(self, message: str, url: str, *, key: str | None = None) -> Answer[None]:
+        """Ask the user to open an address, as for secrets, payment or consent elsewhere (EL-08..EL-12); see `elicit`.
+
+        An `accept` means that it was opened, not that anything was done there.
+
+        Args:
+            message: What the user reads.
+            url: An absolute http or https address, with nothing in it that gives access to anything.
+            key: See `elicit`.
+
+        Raises:
+            ValueError: `url` is no such address.
+            Fail: See `elicit`.
+            AskError: See `elicit`.
+        """
+        _check_message("ctx.elicit_url", message)
+        if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+            raise ValueError(f"ctx.elicit_url: url is an absolute https address, not {url!r}.")
+        params = {"mode": "url", "message": message, "url": url}
+        return await self.begin_asking().ask("elicitation/create", params, key, partial(read_elicited, form=None))
+
+    async def sample(
+        self, messages: Messages, *, max_tokens: int = 1000, key: str | None = None, **options: Unpack[SampleFields]
+    ) -> Sampled:
+        """Ask the client's model (deprecated in the current protocol, like roots); see `elicit` for what that means on which client.
+
+        Args:
+            messages: A text, a `types.SamplingMessage`, or a list of them.
+            max_tokens: Most tokens of the answer.
+            key: See `elicit`.
+            **options: `system_prompt`, `temperature`, `stop_sequences`, `model_preferences`, `tools`, `tool_choice`, `include_context`,
+                `metadata`, as the protocol has them.
+
+        Raises:
+            TypeError: An option is unknown or of the wrong type.
+            ValueError: The conversation breaks a rule of the protocol (SM-05).
+            Fail: See `elicit`.
+            AskError: See `elicit`.
+        """
+        params = build_sampling(messages, max_tokens, options)
+        return await self.begin_asking().ask("sampling/createMessage", params, key, read_sampled)
+
+    async def roots(self, *, key: str | None = None) -> list[v.Root]:
+        """Ask the client for the folders that it works in (RT-01); see `elicit`.
+
+        Args:
+            key: See `elicit`.
+
+        Raises:
+            Fail: See `elicit`.
+            AskError: See `elicit`.
+        """
+        return await self.begin_asking().ask("roots/list", {}, key, read_roots)
+
+    @overload
+    async def once(self, key: str, function: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
+    @overload
+    async def once(self, key: str, function: Callable[[], T]) -> T: ...
+    async def once(self, key: str, function: Callable[[], Any]) -> Any:
+        """Call a function in the first round that comes here, and give its value in all later ones.
+
+        Not exactly once: where an answer gets lost, or a client sends an old state again, the function is called again. Give it
+        `ctx.chain_id` as idempotency key where that matters.
+
+        Args:
+            key: What the value is known by, within this call.
+            function: Takes nothing; async, or run on a thread. Its value must have a JSON form, and is read back as its return annotation
+                says, in the first round too, so that every round sees the same.
+
+        Raises:
+            TypeError: The value has no JSON form.
+        """
+        return await self.begin_asking().once(key, function)
+
+    @property
+    def chain_id(self) -> str:
+        """Identifies the call in all its rounds: an idempotency key."""
+        return self.begin_asking().log.memory.chain
+
+    # Telling the client
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> _Drain | _Ready:
-        """Report progress, at once and from any thread. Without effect when the client asked for none.
+        """Report progress, at once and from any thread. Without effect when the client asked for none; of a task the message is told.
 
         Args:
             progress: How far the work is. Values that don't increase are left out (PR-03).
@@ -219,6 +403,8 @@ class Context:
         Returns:
             Something to await where the function produces faster than a client reads; awaiting is optional.
         """
+        if self.job is not None and message is not None:
+            self._on_loop(self.job.say, message)
         if self.request.envelope.progress_token is None or not self.exchange.streams:
             return _READY
         return self._on_loop(self._report, progress, total, message)
@@ -307,7 +493,11 @@ class Context:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
             raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
-        return run_coroutine_threadsafe(_await(awaitable), workers.loop).result()
+        try:
+            return run_coroutine_threadsafe(_await(awaitable), workers.loop).result()
+        except concurrent.futures.CancelledError:
+            # As on the loop: `except Exception` must not take the end of the call for a failure.
+            raise asyncio.CancelledError from None
 
     def _on_loop(self, emit: Callable[..., Any], *args: Any) -> _Drain | _Ready:
         """Emit from whatever thread: what one function says keeps its order."""
@@ -320,6 +510,11 @@ class Context:
             except RuntimeError:
                 return _READY  # the loop has closed
         return _Drain(self.exchange, workers.loop) if self.exchange.congested else _READY
+
+
+def _check_message(where: str, message: Any) -> None:
+    if not isinstance(message, str):
+        raise TypeError(f"{where}: message is a text for the user, not {type(message).__name__}.")
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Container
 from typing import Any, Protocol
 
@@ -10,15 +11,19 @@ from msgspec import UNSET
 
 from callboard.core.era import Request
 from callboard.core.headers import compare_params
-from callboard.core.outcome import CacheHint, Outcome, Reply
+from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import Fail, NotFound, Reason
-from callboard.server.component import Component, Tool
+from callboard.extensions.tasks import TaskExtension
+from callboard.server.catalogue import find, find_readable, list_page, unknown_prompt, unknown_tool
+from callboard.server.component import Component, Prompt, Repository, Resource, Template, Tool
 from callboard.server.context import Context
 from callboard.server.extension import Serve
 from callboard.server.registry import Kind, Registry
+from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.state import Turn
 from callboard.server.subscriptions import Hub
 from callboard.wire import v2026_07_28 as v
+from callboard.wire.methods import ListenParams
 from callboard.wire.versions import LATEST
 
 __all__ = ["SERVE", "dispatch", "find_turn"]
@@ -36,6 +41,7 @@ class Served(Protocol):
     hub: Hub
     offered: Container[str]
     serving: dict[str, Serve]
+    tasks: TaskExtension | None
 
     def capabilities(self, *, listens: bool, logs: bool = True) -> dict[str, Any]:
         """What `server/discover` advertises."""
@@ -56,7 +62,25 @@ async def dispatch(server: Served, request: Request, context: Context) -> Outcom
     capability = request.row.capability
     if capability and capability not in server.offered:
         return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: this server has no {capability}.")
-    return await server.serving[request.method](server, request.params, request, context)
+    serve, params = request.row.serve or server.serving[request.method], request.params
+    if not request.row.asks or context.within is not None:  # what a mounted server asks, the one that it is mounted on answers for
+        return await serve(server, params, request, context)
+    if (params.request_state is not UNSET or params.input_responses is not UNSET) and context.asks is None:
+        fail = await resume(context)
+        if fail is not None:
+            return fail
+    outcome: Outcome | None
+    while True:
+        try:
+            outcome = await serve(server, params, request, context)
+        except (asyncio.CancelledError, Exception) as error:
+            if not is_settled(context, error):
+                raise
+            outcome = None
+        if context.asks is not None or type(outcome) is NeedInput:
+            outcome = await advance(context, outcome)
+        if outcome is not None:
+            return outcome
 
 
 async def _discover(server: Served, _params: v.RequestParams, _request: Request, ctx: Context) -> Outcome:
@@ -71,16 +95,25 @@ async def _discover(server: Served, _params: v.RequestParams, _request: Request,
 
 
 def _lister(kind: Kind) -> Serve:
-    async def serve(server: Served, params: v.PaginatedRequestParams, _request: Request, _ctx: Context) -> Outcome:
-        return Reply(server.registry.page(kind, None if params.cursor is UNSET else params.cursor), server.cache)
+    async def serve(server: Served, params: v.PaginatedRequestParams, _request: Request, ctx: Context) -> Outcome:
+        registry = server.registry
+        cursor = None if params.cursor is UNSET else params.cursor
+        if kind in registry.varying:
+            return Reply(*await list_page(registry, kind, cursor, ctx))
+        return Reply(registry.page(kind, cursor), registry.hints[kind])
 
     return serve
 
 
 async def _call_tool(server: Served, params: v.CallToolRequestParams, request: Request, ctx: Context) -> Outcome:
     tool = server.registry.tools.get(params.name)
-    if tool is None:
-        return Fail(Reason.UNKNOWN_TOOL, f"Unknown tool {params.name[:100]!r}.", {"name": params.name})
+    if tool is None or tool.visible is not None:
+        found = await find(server.registry, "tools", params.name, ctx)
+        if found is None:
+            return unknown_tool(params.name)
+        tool = found[0]
+    if tool.gate is not None and (fail := tool.gate.admit(ctx)) is not None:
+        return fail
     arguments = params.arguments
     raw = arguments if isinstance(arguments, msgspec.Raw) else None
     if raw is not None and memoryview(raw)[0] != _BRACE:
@@ -89,6 +122,8 @@ async def _call_tool(server: Served, params: v.CallToolRequestParams, request: R
         given = _as_object(raw)
         if given is not None and (culprit := compare_params(tool.header_params, request.headers, given)):
             return Fail(Reason.HEADER_MISMATCH, f"A header and the arguments differ: {culprit}.")
+    if server.tasks is not None and ctx.within is None and (tool.policy.task != "never" or request.envelope.task is not None):
+        return await server.tasks.call(tool, raw, ctx)
     return await tool.call(raw, ctx)
 
 
@@ -103,40 +138,50 @@ def _as_object(raw: msgspec.Raw | None) -> dict[str, Any] | None:
 
 async def _read_resource(server: Served, params: v.ReadResourceRequestParams, _request: Request, ctx: Context) -> Outcome:
     uri = params.uri
-    resource = server.registry.resources.get(uri)
-    if resource is not None:
-        reply = await resource.read(uri, ctx)
-    elif (found := server.registry.find_template(uri)) is not None:
-        reply = await found[0].read(uri, found[1], ctx)
-    else:
-        return NotFound(uri)
-    reply.cache = reply.cache or server.cache
+    readable: Resource | Template | Repository | None = server.registry.resources.get(uri)
+    values: dict[str, Any] | None = None
+    if readable is None or readable.visible is not None:
+        found = await find_readable(server.registry, uri, ctx)
+        if found is None:
+            return NotFound(uri)
+        readable, values = found
+    if readable.gate is not None and (fail := readable.gate.admit(ctx)) is not None:
+        return fail
+    reply = await (readable.read(uri, values or {}, ctx) if isinstance(readable, Template) else readable.read(uri, ctx))
+    if isinstance(reply, Reply):  # MR-16: what a client was asked for is for this once
+        reply.cache = CacheHint() if ctx.asks is not None else reply.cache or server.cache
     return reply
 
 
 async def _get_prompt(server: Served, params: v.GetPromptRequestParams, _request: Request, ctx: Context) -> Outcome:
     prompt = server.registry.prompts.get(params.name)
-    if prompt is None:
-        return Fail(Reason.UNKNOWN_PROMPT, f"Unknown prompt {params.name[:100]!r}.", {"name": params.name})
+    if prompt is None or prompt.visible is not None:
+        found = await find(server.registry, "prompts", params.name, ctx)
+        if found is None:
+            return unknown_prompt(params.name)
+        prompt = found[0]
+    if prompt.gate is not None and (fail := prompt.gate.admit(ctx)) is not None:
+        return fail
     return await prompt.get({} if params.arguments is UNSET else params.arguments, ctx)
 
 
 async def _complete(server: Served, params: v.CompleteRequestParams, _request: Request, ctx: Context) -> Outcome:
-    registry = server.registry
     argument = params.argument.name
-    if isinstance(params.ref, v.PromptReference):
-        owner = params.ref.name
-        prompt = registry.prompts.get(owner)
-        known = None if prompt is None else prompt.arguments
-    else:
-        owner = params.ref.uri
-        template = registry.templates.get(owner)
-        known = () if owner in registry.resources else None if template is None else template.uri_template.variables
-    if known is None:
+    is_prompt = isinstance(params.ref, v.PromptReference)
+    owner = params.ref.name if isinstance(params.ref, v.PromptReference) else params.ref.uri
+    found = await find(server.registry, "prompts" if is_prompt else "templates", owner, ctx)
+    if found is None and not is_prompt:
+        found = await find(server.registry, "resources", owner, ctx)
+    if found is None:
         return Fail(Reason.INVALID_PARAMS, "params.ref: there is no such prompt or resource template.")
+    part: Prompt | Template | Resource
+    part, home = found
+    if part.gate is not None and (fail := part.gate.refuse(ctx)) is not None:
+        return fail
+    known = part.arguments if isinstance(part, Prompt) else part.uri_template.variables if isinstance(part, Template) else ()
     if argument not in known:
         return Fail(Reason.INVALID_PARAMS, f"params.argument.name: it has no argument of this name; it has {', '.join(known) or 'none'}.")
-    completer = registry.completers.get((owner, argument))
+    completer = home.completers.get((owner, argument))
     if completer is None:
         return Reply({"completion": {"values": [], "total": 0, "hasMore": False}})
     given = params.context.arguments if isinstance(params.context, msgspec.Struct) else UNSET
@@ -145,8 +190,8 @@ async def _complete(server: Served, params: v.CompleteRequestParams, _request: R
 
 def find_turn(registry: Registry, request: Request) -> Turn:
     """When a request of a session with state runs; at once when there is no such component."""
-    find = _COMPONENT.get(request.method)
-    component = None if find is None else find(registry, request.params)
+    look_up = _COMPONENT.get(request.method)
+    component = None if look_up is None else look_up(registry, request.params)
     if component is None or component.state is None:
         return Turn.NOW
     return Turn.SNAPSHOT if isinstance(component, Tool) and component.snapshot else Turn.IN_TURN
@@ -154,6 +199,8 @@ def find_turn(registry: Registry, request: Request) -> Turn:
 
 def _find_readable(registry: Registry, params: v.ReadResourceRequestParams) -> Component | None:
     found = registry.resources.get(params.uri) or registry.find_template(params.uri)
+    if found is None:
+        return next(registry.find_repositories(params.uri), None)
     return found[0] if isinstance(found, tuple) else found
 
 
@@ -171,7 +218,7 @@ _COMPONENT: dict[str, Callable[[Registry, Any], Component | None]] = {
 }
 
 
-async def _listen(server: Served, params: v.SubscriptionsListenRequestParams, _request: Request, ctx: Context) -> Outcome:
+async def _listen(server: Served, params: ListenParams, _request: Request, ctx: Context) -> Outcome:
     return await server.hub.listen(ctx, params.notifications)
 
 

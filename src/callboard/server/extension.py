@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 from callboard.core.era import Request
@@ -31,6 +31,10 @@ class Extension(Protocol):
 
     def methods(self) -> Mapping[str, tuple[Method, Serve]]:
         """Its methods: the row, and what serves it."""
+        ...
+
+    def components(self) -> Iterable[Any]:
+        """What it adds to the components of the server that it is added to."""
         ...
 
 

@@ -8,17 +8,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Protocol
 
 from callboard.errors import RegistrationError
+from callboard.server.signature import accepts
 
-__all__ = ["Lifespan", "LifespanFactory"]
+__all__ = ["Dependent", "Lifespan", "LifespanFactory"]
 
 _log = logging.getLogger("callboard")
 
 LifespanFactory = Callable[[Any], AbstractAsyncContextManager[Mapping[str, Any] | None]]
+
+
+class Dependent(Protocol):
+    """What lives as long as a server. It fails by itself."""
+
+    async def enter(self) -> Any:
+        """The server begins."""
+        ...
+
+    async def leave(self) -> None:
+        """The server ends."""
+        ...
 
 
 class _Run:
@@ -53,6 +67,9 @@ class Lifespan:
 
     Raises:
         RegistrationError: `factory` can't be that.
+
+    Attributes:
+        dependents: What is entered after it, and left before it.
     """
 
     def __init__(self, server: Any, factory: LifespanFactory | None) -> None:
@@ -60,7 +77,9 @@ class Lifespan:
             _check_factory(factory)
         self._server = server
         self._factory = factory
+        self.dependents: list[Dependent] = []
         self._runs: dict[asyncio.AbstractEventLoop, _Run] = {}
+        self._users: Counter[asyncio.AbstractEventLoop] = Counter()
 
     async def enter(self) -> Mapping[str, Any]:
         """Count one more user on this event loop; what the lifespan yielded.
@@ -68,9 +87,37 @@ class Lifespan:
         Raises:
             Exception: What the lifespan raised on its way in; the next `enter` tries again.
         """
+        loop = asyncio.get_running_loop()
+        values = await self._enter_own(loop)
+        self._users[loop] += 1
+        try:
+            for dependent in list(self.dependents):
+                await dependent.enter()
+        except BaseException:
+            await self.leave()
+            raise
+        return values
+
+    async def leave(self) -> None:
+        """Count one user less; the last one leaves the lifespan and waits until its teardown is done.
+
+        Raises:
+            Exception: What the lifespan raised on its way out.
+        """
+        loop = asyncio.get_running_loop()
+        self._users[loop] -= 1
+        if self._users[loop] <= 0:
+            del self._users[loop]
+            for dependent in reversed(self.dependents):
+                await dependent.leave()
+        run = self._runs.get(loop)
+        if run is not None and self._release(run):
+            assert run.task is not None
+            await run.task
+
+    async def _enter_own(self, loop: asyncio.AbstractEventLoop) -> Mapping[str, Any]:
         if self._factory is None:
             return {}
-        loop = asyncio.get_running_loop()
         self._runs = {known: run for known, run in self._runs.items() if not known.is_closed()}
         run = self._runs.get(loop)
         if run is None:
@@ -83,17 +130,6 @@ class Lifespan:
         except BaseException:
             self._release(run)
             raise
-
-    async def leave(self) -> None:
-        """Count one user less; the last one leaves the lifespan and waits until its teardown is done.
-
-        Raises:
-            Exception: What the lifespan raised on its way out.
-        """
-        run = self._runs.get(asyncio.get_running_loop())
-        if run is not None and self._release(run):
-            assert run.task is not None
-            await run.task
 
     def _release(self, run: _Run) -> bool:
         """Count one user less; whether it was the last."""
@@ -119,9 +155,5 @@ def _check_factory(factory: Any) -> None:
         raise RegistrationError("lifespan must be a function that takes the server and gives an async context manager.")
     if inspect.isasyncgenfunction(factory) or inspect.iscoroutinefunction(factory):
         raise RegistrationError("lifespan must give an async context manager: decorate it with @contextlib.asynccontextmanager.")
-    try:
-        inspect.signature(factory).bind(None)
-    except TypeError:
-        raise RegistrationError("lifespan must take one argument, the server.") from None
-    except ValueError:
-        return  # something built in, whose signature can't be read
+    if not accepts(factory, None):
+        raise RegistrationError("lifespan must take one argument, the server.")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from callboard.core.exchange import Exchange
+from callboard.core.task import Task
 from callboard.errors import RegistrationError
 from callboard.server.state import Hello
 from callboard.server.workers import Workers
 
-__all__ = ["Caller", "ListenLimits", "Mount", "Session"]
+__all__ = ["Caller", "Job", "ListenLimits", "Mount", "Session"]
 
 
 class ListenLimits(msgspec.Struct, frozen=True):
@@ -47,6 +48,24 @@ class Caller(msgspec.Struct, frozen=True):
     scope_state: Any = None
 
 
+class Job(Protocol):
+    """What a request sees of the task that it may become."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has been answered with a task."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody wants what it comes to any more."""
+        ...
+
+    def say(self, message: str) -> None:
+        """Say how the work is getting on; on the event loop only."""
+        ...
+
+
 class Session(Protocol):
     """What a request sees of the session that it belongs to. Only 2025 clients have one.
 
@@ -76,6 +95,10 @@ class Session(Protocol):
             exchange: The call's way out.
             retry: Seconds after which the client should come back for the rest.
         """
+        ...
+
+    def report(self, task: Task) -> None:
+        """Tell its client how a task of its stands; on the event loop only."""
         ...
 
     async def ask(
@@ -110,11 +133,13 @@ class Mount:
             `options` are everybody's.
         instructions: Advice for the model in place of the server's; None for the server's own.
         logs: Whether log messages can be delivered; likewise.
+        closing: What is to be ended before the mount is, by whose it is.
         draining: Whether the mount is about to end, so that no listen stream may begin.
         listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
     """
 
     __slots__ = (
+        "closing",
         "draining",
         "instructions",
         "listen_limits",
@@ -147,6 +172,7 @@ class Mount:
         self.options = options
         self.options_factory = options_factory
         self.instructions = instructions
+        self.closing: dict[object, Callable[[], Awaitable[None]]] = {}
         self.draining = False
         self.listen_limits = listen_limits
         self.logs = logs

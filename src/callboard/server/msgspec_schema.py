@@ -19,12 +19,14 @@ from callboard.server.faults import Finding, covered, describe, read_message
 from callboard.server.json_schema import Generator, json_default
 from callboard.server.signature import EMPTY, Parameter, Signature
 
-__all__ = ["MsgspecArguments", "MsgspecResult", "is_changeable"]
+__all__ = ["MsgspecArguments", "MsgspecResult", "is_changeable", "is_convertible"]
 
 _IMMUTABLE = (str, int, float, bool, bytes, type(None), Enum, Decimal, uuid.UUID, dt.date, dt.time, dt.timedelta)
 
 
-def _convertible(kind: type) -> Callable[[str], bool]:
+def is_convertible(kind: type) -> Callable[[str], bool]:
+    """What tells whether a text is one of this type."""
+
     def check(text: str) -> bool:
         try:
             msgspec.convert(text, kind)
@@ -42,11 +44,11 @@ _ANNOTATIONS = (
 )
 _FORMATS: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(_ANNOTATIONS, lambda _: True),
-    "date": _convertible(dt.date),
-    "date-time": _convertible(dt.datetime),
-    "duration": _convertible(dt.timedelta),
-    "time": _convertible(dt.time),
-    "uuid": _convertible(uuid.UUID),
+    "date": is_convertible(dt.date),
+    "date-time": is_convertible(dt.datetime),
+    "duration": is_convertible(dt.timedelta),
+    "time": is_convertible(dt.time),
+    "uuid": is_convertible(uuid.UUID),
 }
 """What formats mean when faults are listed: exactly what msgspec takes."""
 

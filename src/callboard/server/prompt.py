@@ -7,20 +7,25 @@ from typing import Any, ClassVar, Literal, get_origin
 
 from msgspec import UNSET
 
-from callboard.core.outcome import Reply
+from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import RegistrationError
-from callboard.server.callee import CONTENT_BLOCKS, Callee, Facts, make_definition, open_reply
+from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, make_definition, open_reply
 from callboard.server.context import Context
+from callboard.server.policy import AccessFields, Gate, Policy, Visible, make_gate
 from callboard.server.signature import members
 from callboard.server.state import StateKind
 from callboard.server.strings import StringArguments
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["COMPLETION_CAP", "Completer", "Prompt"]
+__all__ = ["COMPLETION_CAP", "Completer", "Prompt", "PromptFields"]
 
 # CP-03: values of one completion.
 COMPLETION_CAP = 100
 _NO_MESSAGES = frozenset({int, float, bool, bytes, dict, type(None)})
+
+
+class PromptFields(FactFields, AccessFields, total=False):
+    """The options of a prompt as keyword arguments."""
 
 
 class Prompt:
@@ -32,17 +37,44 @@ class Prompt:
         source: Name and place of the function.
         arguments: Names of its arguments.
         state: The state that it takes; None when it takes none.
+        gate: What lets requests through; None where everybody may have it.
+        visible: Says for each request whether it is there; None where it always is.
+        listing: How long clients may keep its entry in the list; None for the server's `cache`.
     """
 
     kind: ClassVar[Literal["prompts"]] = "prompts"
-    __slots__ = ("_bind", "_call", "_description", "arguments", "definition", "key", "source", "state")
+    __slots__ = (
+        "_bind",
+        "_call",
+        "_description",
+        "arguments",
+        "definition",
+        "gate",
+        "key",
+        "listing",
+        "source",
+        "state",
+        "visible",
+    )
 
-    def __init__(self, fn: Callable[..., Any], *, facts: Facts = Facts(), strict: bool = True, state: StateKind | None = None) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        facts: Facts = Facts(),
+        policy: Policy = Policy(),
+        strict: bool = True,
+        state: StateKind | None = None,
+    ) -> None:
         callee = Callee(fn, state)
         signature = callee.signature
         self.key = signature.name if facts.name is None else facts.name
         self.source = signature.label
         self.state = callee.state
+        policy.check(self.source)
+        self.gate: Gate | None = make_gate(policy, self.source)
+        self.visible: Visible | None = policy.visible
+        self.listing: CacheHint | None = None
         if wrong := [kind for kind in members(signature.returns) if (get_origin(kind) or kind) in _NO_MESSAGES]:
             raise RegistrationError(
                 f"{self.source}: a prompt returns str, content blocks, PromptMessage or a list of them, not {wrong[0]!r}."
@@ -59,13 +91,15 @@ class Prompt:
         )
         self._description = definition.description
 
-    async def get(self, arguments: Mapping[str, str], ctx: Context) -> Reply:
+    async def get(self, arguments: Mapping[str, str], ctx: Context) -> Outcome:
         """Make the messages.
 
         Raises:
             Fail: Arguments are missing or wrong (INVALID_PARAMS).
         """
         value = await self._call(self._bind(arguments), ctx)
+        if type(value) is NeedInput:
+            return value
         if isinstance(value, Reply):
             value = open_reply(value, ctx, takes_state=self.state is not None, source=self.source)
         reply: dict[str, Any] = {"messages": [_message(item) for item in (value if isinstance(value, list | tuple) else [value])]}
@@ -109,7 +143,7 @@ class Completer:
         self.owner = owner
         self.argument = argument
 
-    async def complete(self, text: str, arguments: Mapping[str, str], ctx: Context, cap: int) -> Reply:
+    async def complete(self, text: str, arguments: Mapping[str, str], ctx: Context, cap: int) -> Outcome:
         """Suggest values: the first `cap`, how many there are in all, and whether more exist (CP-03)."""
         kwargs: dict[str, Any] = {self._value: text}
         if self._context is not None:

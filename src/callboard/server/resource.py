@@ -8,42 +8,85 @@ from typing import Any, ClassVar, Literal
 
 from msgspec import UNSET
 
-from callboard.core.outcome import CacheHint, Reply
+from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.core.uri import UriTemplate, check_traversal
 from callboard.errors import Fail, NotFound, Reason, RegistrationError
-from callboard.server.callee import Callee, Facts, make_definition, open_reply
+from callboard.server.callee import Callee, FactFields, Facts, make_definition, open_reply
 from callboard.server.context import Context
+from callboard.server.policy import AccessFields, Gate, Policy, Visible, make_gate
 from callboard.server.shape import encode_value
 from callboard.server.state import StateKind
 from callboard.server.strings import StringArguments
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["Resource", "Template"]
+__all__ = ["RESOURCE", "Readable", "Resource", "ResourceFields", "Template"]
 
 _CONTENTS = (v.ResourceContents, v.TextResourceContents, v.BlobResourceContents)
 
 
-class _Readable:
-    """What resources and templates share: a function that gives contents."""
+class ResourceFields(FactFields, AccessFields, total=False):
+    """The options of a resource as keyword arguments."""
 
-    __slots__ = ("_call", "_mime_type", "cache", "definition", "key", "source", "state")
+    mime_type: str | None
+    size: int | None
+    annotations: v.Annotations | None
+    cache: CacheHint | None
 
-    def __init__(self, callee: Callee, key: str, mime_type: str | None, cache: CacheHint | None) -> None:
+
+RESOURCE = frozenset({"mime_type", "size", "annotations", "cache"})
+"""Options that only resources have."""
+
+
+class Readable:
+    """What all that is read by URI shares: a function that gives contents.
+
+    Args:
+        callee: The function.
+        key: What it is known by.
+        mime_type: Of what it gives, where that does not say so.
+        cache: How long clients may keep it; None for the server's `cache`.
+        policy: Who may read it.
+
+    Raises:
+        RegistrationError: An option can't work.
+
+    Attributes:
+        key: As given.
+        source: Name and place of the function.
+        state: The state that it takes; None when it takes none.
+        cache: As given.
+        definition: Its entry in a list, encoded.
+        gate: What lets reads through; None where everybody may read.
+        visible: Says for each request whether it is there; None where it always is.
+        listing: How long clients may keep its entry in a list; None for the server's `cache`.
+    """
+
+    __slots__ = ("_call", "_mime_type", "cache", "definition", "gate", "key", "listing", "source", "state", "visible")
+
+    def __init__(self, callee: Callee, key: str, mime_type: str | None, cache: CacheHint | None, policy: Policy) -> None:
         self._call = callee.call
         self._mime_type = mime_type
         self.key = key
         self.source = callee.signature.label
         self.state = callee.state
+        policy.check(self.source)
+        if cache is not None and not isinstance(cache, CacheHint):
+            raise RegistrationError(f"{self.source}: cache must be a CacheHint, like CacheHint(ttl_ms=60_000), not {cache!r}.")
         self.cache = cache
+        self.gate: Gate | None = make_gate(policy, self.source)
+        self.visible: Visible | None = policy.visible
+        self.listing: CacheHint | None = None
         self.definition = b""
 
-    async def _contents(self, uri: str, kwargs: dict[str, Any], ctx: Context) -> Reply:
+    async def _contents(self, uri: str, kwargs: dict[str, Any], ctx: Context) -> Outcome:
         try:
             value = await self._call(kwargs, ctx)
         except NotFound as error:
             if error.data is None:
                 raise NotFound(uri) from error
             raise
+        if type(value) is NeedInput:
+            return value
         cache = self.cache
         if isinstance(value, Reply):
             cache = value.cache or cache
@@ -70,7 +113,7 @@ def _content(uri: str, value: Any, mime_type: str | None) -> Any:
     return v.ResourceContents(uri=uri, text=encode_value(value).decode(), mime_type=mime_type or "application/json")
 
 
-class Resource(_Readable):
+class Resource(Readable):
     """A resource at one URI.
 
     Attributes:
@@ -92,11 +135,12 @@ class Resource(_Readable):
         size: int | None = None,
         annotations: v.Annotations | None = None,
         cache: CacheHint | None = None,
+        policy: Policy = Policy(),
         state: StateKind | None = None,
     ) -> None:
         callee = Callee(fn, state)
         signature = callee.signature
-        super().__init__(callee, uri, mime_type, cache)
+        super().__init__(callee, uri, mime_type, cache, policy)
         if unfilled := [parameter.name for parameter in signature.parameters if parameter.required]:
             raise RegistrationError(
                 f"{self.source}: the URI {uri!r} has no variable for {', '.join(unfilled)}; write it as {{{unfilled[0]}}} in the URI."
@@ -112,12 +156,12 @@ class Resource(_Readable):
             **facts.fields(signature),
         )
 
-    async def read(self, uri: str, ctx: Context) -> Reply:
+    async def read(self, uri: str, ctx: Context) -> Outcome:
         """Give the contents."""
         return await self._contents(uri, {}, ctx)
 
 
-class Template(_Readable):
+class Template(Readable):
     """Resources at all URIs that fit a template.
 
     Attributes:
@@ -139,11 +183,12 @@ class Template(_Readable):
         mime_type: str | None = None,
         annotations: v.Annotations | None = None,
         cache: CacheHint | None = None,
+        policy: Policy = Policy(),
         state: StateKind | None = None,
     ) -> None:
         callee = Callee(fn, state)
         signature = callee.signature
-        super().__init__(callee, uri, mime_type, cache)
+        super().__init__(callee, uri, mime_type, cache, policy)
         try:
             self.uri_template = UriTemplate(uri)
         except ValueError as error:
@@ -168,7 +213,7 @@ class Template(_Readable):
             **facts.fields(signature),
         )
 
-    async def read(self, uri: str, values: Mapping[str, Any], ctx: Context) -> Reply:
+    async def read(self, uri: str, values: Mapping[str, Any], ctx: Context) -> Outcome:
         """Give the contents at one URI.
 
         Raises:

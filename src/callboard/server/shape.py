@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeAlias, Union, get_args, get_origin
 import msgspec
 import typing_extensions
 
-from callboard.core.outcome import Reply
+from callboard.core.outcome import NeedInput, Reply
 from callboard.errors import CallboardError, Fail, RegistrationError, ToolError
 from callboard.server.arguments import Misfit
 from callboard.server.faults import show_path
@@ -38,7 +38,7 @@ __all__ = ["ResultError", "Shape", "ToolResult", "compile_result", "encode_value
 Block = TextContent | ImageContent | AudioContent | EmbeddedResource | ResourceLink
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, EmbeddedResource, ResourceLink)
-_NOTHING: tuple[Any, ...] = (Fail, Reply, NoReturn, typing_extensions.Never)
+_NOTHING: tuple[Any, ...] = (Fail, NeedInput, Reply, NoReturn, typing_extensions.Never)
 _BYTES = (bytes, bytearray, memoryview)
 _REFUSED = (*_BYTES, Reply)
 _PUT_TOGETHER = (CallToolResult, Reply)

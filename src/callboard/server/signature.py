@@ -20,7 +20,7 @@ import typing_extensions
 from callboard.errors import RegistrationError
 from callboard.server.docstring import Docstring, parse
 
-__all__ = ["EMPTY", "Injected", "Parameter", "Signature", "members", "plain_type", "read"]
+__all__ = ["EMPTY", "Injected", "Parameter", "Signature", "accepts", "members", "plain_type", "read"]
 
 EMPTY: Any = inspect.Parameter.empty
 """Stands for "no default" and "no return annotation"."""
@@ -334,3 +334,14 @@ def _by_keyword(fn: Callable[..., Any], plain: Any, signature: inspect.Signature
 
         fn = call_and_await
     return fn
+
+
+def accepts(function: Callable[..., Any], *args: Any) -> bool:
+    """Whether a function can be called with these arguments; taken to be so of what is built in, whose signature can't be read."""
+    try:
+        inspect.signature(function).bind(*args)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True

@@ -16,9 +16,10 @@ import msgspec
 
 from callboard.errors import RegistrationError
 from callboard.server.annotation import needs_pydantic, parts
-from callboard.server.signature import EMPTY, plain_type, read
+from callboard.server.signature import EMPTY, accepts, plain_type, read
+from callboard.server.workers import Workers
 
-__all__ = ["Hello", "HookFields", "Hooks", "StateKind", "Turn", "read_hooks", "show_type"]
+__all__ = ["Hello", "HookFields", "Hooks", "StateKind", "Turn", "can_keep", "read_hooks", "show_type"]
 
 _KINDS = "a msgspec.Struct, a dataclass, an attrs class or a TypedDict"
 _FACTORY = "`def begin(hello) -> Cart`"
@@ -100,6 +101,15 @@ class StateKind:
         """
         return self.seal(self._make(hello))
 
+    async def open(self, hello: Hello, workers: Workers) -> bytes:  # noqa: ARG002 - a state that takes waiting needs them
+        """The same, where it may take waiting.
+
+        Args:
+            hello: How the client introduced itself.
+            workers: Threads for functions that block.
+        """
+        return self.begin(hello)
+
     def draft(self, encoded: bytes) -> Any:
         """A copy for one call, which may change it as it likes."""
         return self._decode(encoded)
@@ -123,6 +133,17 @@ class StateKind:
         except Exception as error:
             text = f"state={show_type(self.type)} can't be made without arguments ({error}): give its fields defaults, or write {_FACTORY}."
             raise RegistrationError(text) from error
+
+
+def can_keep(kind: Any) -> bool:
+    """Whether values of a type can be kept as bytes and read back as what they were."""
+    if any(part is Any or part is object or needs_pydantic(part) or _is_custom(part) for part in parts(kind)):
+        return False
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except TypeError:
+        return False
+    return True
 
 
 def show_type(kind: Any) -> str:
@@ -258,9 +279,5 @@ def _check_callable(name: str, hook: Any, takes: tuple[str, ...]) -> None:
     shape = f"{name}({', '.join(takes)})"
     if not callable(hook):
         raise RegistrationError(f"{name} must be a function, `def {shape}`, not {hook!r}.")
-    try:
-        inspect.signature(hook).bind(*takes)
-    except TypeError:
-        raise RegistrationError(f"{name} is called as {shape}; let {show_type(hook)} take that.") from None
-    except ValueError:
-        return  # something built in, whose signature can't be read
+    if not accepts(hook, *takes):
+        raise RegistrationError(f"{name} is called as {shape}; let {show_type(hook)} take that.")

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Reply
@@ -25,10 +25,11 @@ from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason
 from callboard.server.context import Context
 from callboard.server.mount import ListenLimits
+from callboard.server.places import Places
 from callboard.server.workers import Workers
 from callboard.stores.base import Bus
 from callboard.wire.jsonrpc import encode
-from callboard.wire.v2026_07_28 import SubscriptionFilter
+from callboard.wire.methods import ListenFilter
 
 __all__ = ["CHANGES", "MAX_RESOURCES", "Change", "Hub", "decode_change"]
 
@@ -87,6 +88,11 @@ class _Listener:
             head, key = b'{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":%b,' % encode(change.uri), change.uri
         self.exchange.emit(b'%b"_meta":%b}}' % (head, self.tag), key=key)
 
+    def notify_of_task(self, task_id: str, whole: bytes) -> None:
+        """All there is to say of a task (TX-15)."""
+        head = b'{"jsonrpc":"2.0","method":"notifications/tasks","params":%b' % whole[:-1]
+        self.exchange.emit(b'%b,"_meta":%b}}' % (head, self.tag), key=f"task {task_id}")
+
 
 class Hub:
     """The open listen streams of one server.
@@ -98,7 +104,7 @@ class Hub:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._listeners: dict[_Listener, None] = {}
-        self._per_principal: Counter[str] = Counter()
+        self._places = Places("listen streams", "max_listens", self._sweep)
         self._subscribed = False
 
     def __len__(self) -> int:
@@ -115,7 +121,7 @@ class Hub:
         """
         self._bus.publish(CHANGES, encode(Change(kind, uri)))
 
-    async def listen(self, ctx: Context, asked: SubscriptionFilter) -> Reply:
+    async def listen(self, ctx: Context, asked: ListenFilter) -> Reply:
         """Serve one stream until the server closes it.
 
         Returns:
@@ -124,28 +130,45 @@ class Hub:
         Raises:
             Fail: The client can't stream, or there are too many streams.
         """
-        limits = ctx.mount.listen_limits
-        if limits is None:
-            raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
-        if not any(isinstance(on, dict) and any(map(on.get, _PROMISES)) for on in ctx.server.capabilities(listens=True).values()):
-            raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server promises no notifications of change.")
-        if ctx.mount.draining:
-            raise Fail(Reason.OVERLOADED, "The server is shutting down.")
-        if not ctx.exchange.streams:
-            raise Fail(Reason.NOT_ACCEPTABLE, "subscriptions/listen answers with a stream: Accept must allow text/event-stream.")
-        granted, listener = self._grant(ctx, asked)
-        self._admit(ctx.principal, limits)
+        limits = _check(ctx)
+        granted, listener = await self._grant(ctx, asked)
+        watch = await self._watch(ctx, asked, listener)
+        if watch is not None:
+            granted["taskIds"] = watch.ids
+        self._places.take(ctx.principal, limits.total, limits.per_principal)
         self._listeners[listener] = None
+        self._subscribe()
         lifetime = listener.workers.loop.call_later(limits.lifetime, _close, listener)
         try:
             params = encode(granted)
             ack = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":%b,"_meta":%b}}'
             ctx.exchange.emit(ack % (params, listener.tag))
+            if watch is not None:
+                watch.begin()
             await listener.closed
         finally:
+            if watch is not None:
+                watch.end()
             lifetime.cancel()
             self._drop(listener)
         return Reply({"_meta": {_SUBSCRIPTION_ID: ctx.request_id}})
+
+    async def _watch(self, ctx: Context, asked: ListenFilter, listener: _Listener) -> Watch | None:
+        """What tells a stream of tasks; None when it asks for none, or there are none here."""
+        wanted = asked.task_ids
+        if wanted is UNSET or ctx.server.tasks is None:
+            return None
+        if not isinstance(wanted, list) or len(wanted) > MAX_RESOURCES or not all(isinstance(task_id, str) for task_id in wanted):
+            raise Fail(Reason.INVALID_PARAMS, f"params.notifications.taskIds: a list of at most {MAX_RESOURCES} ids.")
+
+        def tell(task_id: str, whole: bytes) -> None:
+            if listener.workers.thread == threading.get_ident():
+                listener.notify_of_task(task_id, whole)
+            else:
+                self._tell(listener, listener.notify_of_task, task_id, whole)
+
+        found: Watch = await ctx.server.tasks.watch(ctx, wanted, tell)
+        return found
 
     def close(self, workers: Workers | None = None) -> None:
         """End streams in good order: those of one mount, or all."""
@@ -153,7 +176,7 @@ class Hub:
             if workers is None or listener.workers is workers:
                 self._tell(listener, _close, listener)
 
-    def _grant(self, ctx: Context, asked: SubscriptionFilter) -> tuple[dict[str, Any], _Listener]:
+    async def _grant(self, ctx: Context, asked: ListenFilter) -> tuple[dict[str, Any], _Listener]:
         capabilities = ctx.server.capabilities(listens=True)
         granted: dict[str, Any] = {}
         kinds: set[str] = set()
@@ -167,26 +190,18 @@ class Hub:
         if isinstance(wanted, list) and len(wanted) > MAX_RESOURCES:
             raise Fail(Reason.INVALID_PARAMS, f"params.notifications.resourceSubscriptions: at most {MAX_RESOURCES} on one stream.")
         if isinstance(wanted, list) and capabilities.get("resources", {}).get("subscribe"):
-            registry = ctx.server.registry
             for uri in dict.fromkeys(wanted):
-                if uri in registry.templates:
-                    templates.append(registry.templates[uri].uri_template)
-                elif uri not in registry.resources and registry.find_template(uri) is None:
+                found = await ctx.server.find_watched(uri, ctx)
+                if found is None:
                     continue
+                if isinstance(found, UriTemplate):
+                    templates.append(found)
                 uris.append(uri)
             granted["resourceSubscriptions"] = uris
         return granted, _Listener(ctx, frozenset(kinds), frozenset(uris), tuple(templates))
 
-    def _admit(self, principal: str | None, limits: ListenLimits) -> None:
-        if len(self._listeners) >= limits.total or (principal is not None and self._per_principal[principal] >= limits.per_principal):
-            self._sweep()
-        if len(self._listeners) >= limits.total:
-            raise Fail(Reason.OVERLOADED, f"There are {limits.total} listen streams already (max_listens): try again later.")
-        if principal is not None:
-            if self._per_principal[principal] >= limits.per_principal:
-                text = f"You have {limits.per_principal} listen streams already (max_listens_per_principal): close one."
-                raise Fail(Reason.OVERLOADED, text)
-            self._per_principal[principal] += 1
+    def _subscribe(self) -> None:
+        """Hear of changes, from the first stream on."""
         if not self._subscribed:
             self._subscribed = True
             self._bus.subscribe(CHANGES, self._deliver)
@@ -197,14 +212,9 @@ class Hub:
             self._drop(listener)
 
     def _drop(self, listener: _Listener) -> None:
-        principal = listener.principal
-        if listener not in self._listeners:
-            return
-        del self._listeners[listener]
-        if principal is not None:
-            self._per_principal[principal] -= 1
-            if self._per_principal[principal] <= 0:
-                del self._per_principal[principal]
+        if listener in self._listeners:
+            del self._listeners[listener]
+            self._places.give_back(listener.principal)
 
     def _deliver(self, message: bytes) -> None:
         change = decode_change(message)
@@ -222,6 +232,42 @@ class Hub:
             listener.workers.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             self._drop(listener)  # its loop was closed under it
+
+
+class Watch(Protocol):
+    """Tells a stream of tasks.
+
+    Attributes:
+        ids: Of the tasks.
+    """
+
+    ids: list[str]
+
+    def begin(self) -> None:
+        """Tell how each stands, and from now on of each change."""
+        ...
+
+    def end(self) -> None:
+        """Tell nothing any more."""
+        ...
+
+
+def _check(ctx: Context) -> ListenLimits:
+    """See that a stream can be had here at all.
+
+    Raises:
+        Fail: It can't.
+    """
+    limits = ctx.mount.listen_limits
+    if limits is None:
+        raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
+    if not any(isinstance(on, dict) and any(map(on.get, _PROMISES)) for on in ctx.server.capabilities(listens=True).values()):
+        raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server promises no notifications of change.")
+    if ctx.mount.draining:
+        raise Fail(Reason.OVERLOADED, "The server is shutting down.")
+    if not ctx.exchange.streams:
+        raise Fail(Reason.NOT_ACCEPTABLE, "subscriptions/listen answers with a stream: Accept must allow text/event-stream.")
+    return limits
 
 
 def _close(listener: _Listener) -> None:

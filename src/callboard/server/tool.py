@@ -12,26 +12,29 @@ import msgspec
 from msgspec import UNSET
 
 from callboard.core.headers import HeaderParam, compile_param_map
-from callboard.core.outcome import Reply
+from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import RegistrationError, ToolError
-from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, Run, make_definition, open_reply, read_facts
+from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, Run, make_definition, open_reply
 from callboard.server.context import Context
-from callboard.server.policy import Policy, limit
+from callboard.server.policy import AccessFields, Gate, Policy, Visible, limit, make_gate, sort_options
 from callboard.server.schema import ArgumentFaults, compile_arguments, compile_raw_schema
 from callboard.server.shape import compile_result, encode_value
 from callboard.server.signature import Signature
 from callboard.server.state import StateKind
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["Tool", "ToolFields", "read_tool_fields", "sole_error"]
+__all__ = ["Tool", "ToolFields", "answer_in_band", "check_tool_name", "read_tool_fields", "sole_error"]
 
 
-class ToolFields(FactFields, total=False):
+class ToolFields(FactFields, AccessFields, total=False):
     """The options of a tool as keyword arguments: those of its policy, and what its definition says."""
 
     annotations: v.ToolAnnotations | None
     timeout: float | None
     concurrency: int | None
+    cache: CacheHint | None
+    idempotent: bool
+    task: Literal["never", "allowed", "always"]
     snapshot: bool
     input_schema: Mapping[str, Any] | None
     output_schema: Mapping[str, Any] | None
@@ -47,10 +50,8 @@ def read_tool_fields(where: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RegistrationError: One of them is unknown; the text lists those there are.
     """
-    facts = {name: value for name, value in fields.items() if name not in _POLICY | _OWN}
-    policy = Policy(**{name: value for name, value in fields.items() if name in _POLICY})
-    own = {name: value for name, value in fields.items() if name in _OWN}
-    return {**own, "facts": read_facts(where, facts), "policy": policy}
+    facts, policy, own = sort_options(where, fields, policy=_POLICY, own=_OWN)
+    return {**own, "facts": facts, "policy": policy}
 
 
 class Tool:
@@ -77,6 +78,10 @@ class Tool:
         source: Name and place of the function, for error texts.
         state: The state that it takes; None when it takes none.
         snapshot: As given.
+        policy: As given.
+        gate: What lets calls through; None where everybody may call it.
+        visible: Says for each request whether the tool is there; None where it always is.
+        listing: How long clients may keep its entry in the list; None for the server's `cache`.
     """
 
     kind: ClassVar[Literal["tools"]] = "tools"
@@ -87,11 +92,15 @@ class Tool:
         "_shape",
         "_wraps",
         "definition",
+        "gate",
         "header_params",
         "key",
+        "listing",
+        "policy",
         "snapshot",
         "source",
         "state",
+        "visible",
     )
 
     def __init__(
@@ -113,11 +122,13 @@ class Tool:
         self.source = signature.label
         self.state = callee.state
         self.snapshot = snapshot
-        if snapshot and self.state is None:
-            raise RegistrationError(
-                f"{self.source}: snapshot=True, but it takes no state: declare a parameter of the type in Server(state=)."
-            )
-        _check_tool_name(self.key, self.source)
+        check_tool_name(self.key, self.source)
+        policy.check(self.source)
+        _check_turn(policy, self.source, takes_state=self.state is not None, snapshot=snapshot)
+        self.policy = policy
+        self.gate: Gate | None = make_gate(policy, self.source)
+        self.visible: Visible | None = policy.visible
+        self.listing: CacheHint | None = policy.cache
         self._raw_parameter: str | None = None
         for option, schema in (("input_schema", input_schema), ("output_schema", output_schema)):
             if schema is not None and not isinstance(schema, Mapping):
@@ -143,28 +154,30 @@ class Tool:
             name=self.key,
             input_schema=self._arguments.input_schema,
             output_schema=UNSET if result.output_schema is None else result.output_schema,
-            annotations=_check_annotations(annotations, self.source),
+            annotations=_read_annotations(annotations, policy, self.source),
             **facts.fields(signature),
         )
 
-    async def call(self, raw: msgspec.Raw | None, ctx: Context) -> Reply:
+    async def call(self, raw: msgspec.Raw | None, ctx: Context) -> Outcome:
         """Run the tool: bind, call, shape. What the tool says of its own failure, and faulty arguments, are results (TL-12, TL-13)."""
         try:
             kwargs = self._arguments.bind(raw)
             if self._raw_parameter is not None:
                 kwargs = {self._raw_parameter: kwargs}
             returned = await self._run(kwargs, ctx)
+            if type(returned) is NeedInput:
+                return returned
             if type(returned) is Reply:
                 returned = open_reply(returned, ctx, takes_state=self.state is not None, source=self.source)
             content, structured, meta = self._shape(returned)
         except ArgumentFaults as faults:
             return Reply({"content": [v.TextContent(text=str(faults))], "isError": True})
         except ToolError as error:
-            return _failure(error)
+            return answer_in_band(error)
         except ExceptionGroup as group:
             sole = sole_error(group)
             if isinstance(sole, ToolError):
-                return _failure(sole)
+                return answer_in_band(sole)
             raise
         value: dict[str, Any] = {"content": content}
         if structured is not None:
@@ -181,7 +194,8 @@ def sole_error(error: BaseException) -> BaseException:
     return error
 
 
-def _failure(error: ToolError) -> Reply:
+def answer_in_band(error: ToolError) -> Reply:
+    """The result that tells the model of a tool's own failure (TL-12)."""
     content = error.content
     blocks = list(content) if isinstance(content, list | tuple) else [content]
     value: dict[str, Any] = {
@@ -193,14 +207,28 @@ def _failure(error: ToolError) -> Reply:
     return Reply(value)
 
 
-def _check_tool_name(name: str, source: str) -> None:
-    """TL-15."""
+def check_tool_name(name: str, source: str) -> None:
+    """Refuse what is no name of a tool (TL-15).
+
+    Raises:
+        RegistrationError: It is none.
+    """
     if (
         not isinstance(name, str)
         or not 1 <= len(name) <= 128
         or not all(char.isascii() and (char.isalnum() or char in "_-.") for char in name)
     ):
         raise RegistrationError(f"{source}: {name!r} can't name a tool: use 1 to 128 of A-Z a-z 0-9 _ - . (pass name=...).")
+
+
+def _check_turn(policy: Policy, source: str, *, takes_state: bool, snapshot: bool) -> None:
+    if snapshot and not takes_state:
+        raise RegistrationError(f"{source}: snapshot=True, but it takes no state: declare a parameter of the type in Server(state=).")
+    if policy.task != "never" and takes_state and not snapshot:
+        raise RegistrationError(
+            f"{source}: task={policy.task!r}, but it takes the session's state, and its turn ends when its request is answered: "
+            "give it snapshot=True, or no state."
+        )
 
 
 def _sole_parameter(signature: Signature) -> str:
@@ -211,11 +239,16 @@ def _sole_parameter(signature: Signature) -> str:
     return signature.parameters[0].name
 
 
-def _check_annotations(annotations: v.ToolAnnotations | None, source: str) -> v.ToolAnnotations | msgspec.UnsetType:
+def _read_annotations(annotations: v.ToolAnnotations | None, policy: Policy, source: str) -> v.ToolAnnotations | msgspec.UnsetType:
+    """The hints that a definition gives, with what the policy says of the same."""
     if annotations is None:
-        return UNSET
+        return v.ToolAnnotations(idempotent_hint=True) if policy.idempotent else UNSET
     if not isinstance(annotations, v.ToolAnnotations):
         raise RegistrationError(
             f"{source}: annotations must be a types.ToolAnnotations, like ToolAnnotations(read_only_hint=True), not {annotations!r}."
         )
-    return annotations
+    if not policy.idempotent:
+        return annotations
+    if annotations.idempotent_hint is False:
+        raise RegistrationError(f"{source}: idempotent=True, but its annotations say idempotent_hint=False; leave one of them out.")
+    return msgspec.structs.replace(annotations, idempotent_hint=True)

@@ -71,6 +71,8 @@ class Workers:
             if _take(ticket) is not None:
                 self.busy -= 1
             raise
+        finally:
+            del future  # it may hold an error, that its frames, and one of those is this
 
     def close(self) -> None:
         """Let idle threads end; busy ones end with their function."""

@@ -140,7 +140,7 @@ class App:
             await self._serve_older(scope, headers, receive, send, extra, message, streams=streams, streams_only=streams_only)
             return
         if not isinstance(message, RawRequest):
-            await self._serve_other_message(message, headers, send, extra)
+            await self._serve_other_message(message, scope, headers, send, extra)
             return
         entered = await self._enter(scope)
         if isinstance(entered, Fail):
@@ -208,12 +208,13 @@ class App:
         streams = accepted_types(headers.get(b"accept"))[1]
         await self._serve_older(scope, headers, receive, send, extra, message, streams=streams, streams_only=True)
 
-    async def _serve_other_message(self, message: Message, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
+    async def _serve_other_message(self, message: Message, scope: Scope, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
         """What is no request: a notification is accepted (HM-07), the rest has no place in a body of the current protocol (HM-06)."""
         if isinstance(message, RawNotification):
             fail = self.endpoint.era.notice(message, headers)
             if fail is None:
                 await send_answer(send, 202, b"", extra)
+                await self._hear(message, scope, headers)
                 return
         elif isinstance(message, Malformed):
             status, answer = render_fail(message.id, message.fail)
@@ -222,6 +223,15 @@ class App:
         else:
             fail = Fail(Reason.INVALID_REQUEST, "The body must be one request or notification: no response, and no batch.")
         await self._refuse(send, fail, extra)
+
+    async def _hear(self, message: RawNotification, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Let the server hear a notification that was accepted, where it wants to."""
+        if not self.endpoint.server.hears:
+            return
+        entered = await self._enter(scope)
+        if not isinstance(entered, Fail):  # the log says why
+            mount, principal = entered
+            self.endpoint.hear(mount, message, headers=headers, principal=principal, scope_state=scope.get("state"))
 
     async def _serve_other(self, method: str, headers: dict[bytes, bytes], send: Send, extra: _Headers) -> None:
         """Other HTTP methods: a CORS preflight where CORS is on, else 405 (HM-20)."""

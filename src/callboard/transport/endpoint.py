@@ -9,16 +9,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
+from msgspec import UNSET
 
 from callboard.core.era import Era, Headers, Request
 from callboard.core.exchange import Exchange
-from callboard.core.outcome import Outcome
+from callboard.core.outcome import NeedInput, Outcome
 from callboard.errors import Fail, Reason, ToolError
 from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.context import Context
 from callboard.server.middleware import Service
 from callboard.server.mount import Caller, ListenLimits, Mount
+from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.workers import Workers
 from callboard.transport.stream import Pulse, Receive, Scope, Send
 from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, RawResponse, RequestId
@@ -187,6 +189,7 @@ class Endpoint:
         self._listen_limits = listen_limits
         self._logs = logs
         self._service = server.service
+        self.context_type = server.context_type
         self.mount: Mount | None = None
 
     async def open(self) -> Mount:
@@ -232,6 +235,8 @@ class Endpoint:
         if mount is not None:
             if self.older is not None:
                 await self.older.close()
+            for end in mount.closing.values():
+                await end()
             mount.workers.close()
             await self.server.lifespan.leave()
 
@@ -256,7 +261,7 @@ class Endpoint:
         if isinstance(request, Fail):
             exchange.finish(*era.render(message.id, request, None))
             return
-        context = Context(mount, request, exchange, principal, scope_state)
+        context = self.context_type(mount, request, exchange, principal, scope_state)
         if mount.options_factory is not None:
             bound = await self.bind(mount, Caller(context.headers, principal, scope_state))
             if isinstance(bound, Fail):
@@ -280,18 +285,43 @@ class Endpoint:
             asyncio.CancelledError: This task was cancelled.
         """
         request, exchange = context.request, context.exchange
-        outcome: Outcome
+        outcome: Outcome | None
+        context.task = asyncio.current_task()  # layers may ask the client too
         try:
-            outcome = await (service or self._service)(request, context)
+            outcome, params = None, request.params
+            if request.row.asks and (params.request_state is not UNSET or params.input_responses is not UNSET):
+                outcome = await resume(context)  # before layers ask anything
+            while outcome is None:
+                try:
+                    outcome = await (service or self._service)(request, context)
+                except (asyncio.CancelledError, Exception) as error:
+                    if not is_settled(context, error):
+                        raise  # else a layer asked the client
+                if context.asks is not None or type(outcome) is NeedInput:
+                    outcome = await advance(context, outcome)
             status, answer = era.render(request.id, outcome, request)
         except BaseException as error:
             fail = self._judge(context, error)
             if fail is None:
                 raise
             status, answer = self._render_crash(era, request.id, fail)
+            del fail  # where a function raised it, it holds this frame
+        finally:
+            context.task = None  # else the two would hold each other
         if exchange.dropped:
             context.report_dropped()
         return status, answer
+
+    def hear(self, mount: Mount, message: RawNotification, **facts: Any) -> None:
+        """Let the server hear a notification that has been accepted; nobody waits for what it makes of it.
+
+        Args:
+            mount: What `open` returned.
+            message: The notification.
+            **facts: Who tells; see `callboard.handling.loop.Teller`.
+        """
+        if self.server.hears:
+            self.server.hear(mount, message, self.bind, facts)
 
     async def bind(self, mount: Mount, caller: Caller) -> Mapping[str, Any] | Fail | None:
         """The options for one session, or for one request where there are no sessions.

@@ -303,11 +303,11 @@ class Pipe:
                 self._say(lines)
 
     def _notice(self, message: RawNotification) -> None:
+        if self._session is None:
+            self._endpoint.hear(self._mount, message)
+        else:
+            self._session.notice(message)
         if message.method != _CANCELLED:
-            if self._session is not None:
-                self._session.notice(message)
-                return
-            _log.debug("Ignored a notification: %.80r", message.method)
             return
         request_id = read_cancelled(message)
         if request_id is not None:

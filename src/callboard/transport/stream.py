@@ -42,7 +42,8 @@ _log = logging.getLogger("callboard")
 # Seconds that a suspended call is left alone before somebody watches for its client to go away.
 WATCH_AFTER = 0.05
 _JSON_TYPE = (b"content-type", b"application/json")
-_RETRY_LATER = (b"retry-after", b"1")
+# Statuses of answers that say when to try again.
+_BUSY = frozenset({429, 503})
 # X-Accel-Buffering: HM-12.
 _SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 # The same as they are written.
@@ -200,13 +201,13 @@ class Outlet:
             return False
         if write.streaming:
             return write_whole(self._send, status, _SSE_LINES, self._headers, self.frame(notes, first=True))
-        extra = [*self._headers, _RETRY_LATER] if status == 503 else self._headers
+        extra = [*self._headers, _retry_after(self.exchange.retry_after)] if status in _BUSY else self._headers
         return write_whole(self._send, status, _JSON_LINES if notes else b"", extra, notes[0] if notes else b"")
 
     async def _write(self, write: Write) -> None:
         notes, status = write.notes, write.status
         if status and not write.streaming:
-            await send_answer(self._send, status, notes[0] if notes else b"", self._headers)
+            await send_answer(self._send, status, notes[0] if notes else b"", self._headers, retry_after=self.exchange.retry_after)
             return
         body = self.frame(notes, first=status != 0)
         if status:
@@ -340,7 +341,11 @@ class Stream(Outlet):
         self._timer = self._task = None
 
 
-async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
+def _retry_after(seconds: int) -> tuple[bytes, bytes]:
+    return b"retry-after", b"%d" % seconds
+
+
+async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]], *, retry_after: int = 1) -> None:
     """Send a whole response at once.
 
     Args:
@@ -348,9 +353,10 @@ async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[by
         status: HTTP status.
         body: Encoded JSON; empty for none.
         extra: Headers beside the content's own.
+        retry_after: Seconds after which to try again, where the status says so.
     """
-    if status == 503:
-        extra = [*extra, _RETRY_LATER]
+    if status in _BUSY:
+        extra = [*extra, _retry_after(retry_after)]
     if write_whole(send, status, _JSON_LINES if body else b"", extra, body):
         return
     headers = [*extra, (b"content-length", b"%d" % len(body))]
@@ -407,7 +413,10 @@ def _resume(work: Coroutine[Any, Any, None], waiting: Any) -> Generator[Any, Any
             step: Callable[[], Any] = partial(work.throw, error)
         else:
             step = partial(work.send, sent)
+        del waiting  # like step, it may hold an error, that its frames, and one of those is this
         try:
             waiting = step()
         except StopIteration:
             return
+        finally:
+            del step

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["METHODS", "Method"]
+__all__ = ["METHODS", "ListenFilter", "ListenParams", "Method"]
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -25,6 +26,7 @@ class Method(msgspec.Struct, frozen=True):
         capability: Field of the server capabilities that gates it (EC-10); empty when nothing does.
         asks: Whether its answer may be a request for input (MR-02).
         cacheable: Whether its result carries caching hints (CA-01).
+        serve: What serves it in place of the server's table: a method that only an older protocol has; None for the table.
     """
 
     params: type[Any]
@@ -34,6 +36,29 @@ class Method(msgspec.Struct, frozen=True):
     capability: str = ""
     asks: bool = False
     cacheable: bool = False
+    serve: Any = None
+
+
+class ListenFilter(v.SubscriptionFilter, kw_only=True):
+    """What a listen stream asks for, that of extensions included.
+
+    Attributes:
+        task_ids: Tasks to hear of, as sent (TX-15).
+    """
+
+    task_ids: Any = msgspec.field(name="taskIds", default=UNSET)
+
+
+class ListenParams(msgspec.Struct):
+    """Parameters of `subscriptions/listen`.
+
+    Attributes:
+        notifications: What it asks for.
+        meta: `_meta` as sent.
+    """
+
+    notifications: ListenFilter
+    meta: msgspec.Raw | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
 def _row(method: str, params: type[Any], **facts: Any) -> tuple[str, Method]:
@@ -51,6 +76,6 @@ METHODS: dict[str, Method] = dict(
         _row("prompts/list", v.PaginatedRequestParams, capability="prompts", cacheable=True),
         _row("prompts/get", v.GetPromptRequestParams, capability="prompts", mirrored="name", asks=True),
         _row("completion/complete", v.CompleteRequestParams, capability="completions"),
-        _row("subscriptions/listen", v.SubscriptionsListenRequestParams),
+        _row("subscriptions/listen", ListenParams),
     )
 )

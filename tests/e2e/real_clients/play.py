@@ -38,6 +38,10 @@ SCRIPTS = {  # client -> folder of its installation, its script
     "python2-legacy": ("mcp", "legacy_client.py"),
     "python1": ("mcp1", "legacy_client.py"),
     "node1": ("node1", "legacy_client.mjs"),
+    "asks-python1": ("mcp1", "asks.py"),
+    "asks-python2": ("mcp", "asks.py"),
+    "asks-node1": ("node1", "asks.mjs"),
+    "asks-node2": ("node", "asks.mjs"),
 }
 
 

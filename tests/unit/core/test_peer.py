@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.peer import AskError, Peer
+from callboard.core.peer import Peer
+from callboard.errors import AskError
 from callboard.wire.jsonrpc import RawResponse
 
 

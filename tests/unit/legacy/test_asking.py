@@ -9,8 +9,8 @@ from unit.legacy.lobby import Ask, Lobby, Wire, lobby, make_call, read
 from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Server
-from callboard.core.peer import AskError
-from callboard.legacy.actor import Actor, NoAnswerError
+from callboard.errors import AskError, NoAnswerError
+from callboard.legacy.actor import Actor
 from callboard.wire.jsonrpc import RawResponse
 
 

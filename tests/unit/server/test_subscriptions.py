@@ -15,7 +15,7 @@ from callboard.core.modern import Modern
 from callboard.server.mount import ListenLimits, Mount
 from callboard.server.subscriptions import Hub
 from callboard.stores.memory import MemoryBus
-from callboard.wire.v2026_07_28 import SubscriptionFilter
+from callboard.wire.methods import ListenFilter
 
 ID = "io.modelcontextprotocol/subscriptionId"
 ALL = {"toolsListChanged": True, "promptsListChanged": True, "resourcesListChanged": True}
@@ -59,7 +59,7 @@ class Listener:
         request = make_lifted("subscriptions/listen", {"notifications": wanted}, request_id=request_id)
         self.ctx: Context = make_context(mount or make_mount(server), request, principal=principal)
         filters = request.params.notifications
-        assert isinstance(filters, SubscriptionFilter)
+        assert isinstance(filters, ListenFilter)
         self.task = asyncio.ensure_future(server.hub.listen(self.ctx, filters))
 
     def notes(self) -> list[dict[str, Any]]:
@@ -315,7 +315,7 @@ async def test_a_principal_has_its_own_cap() -> None:
     for listener in (anns[1], bob, again, *nobodies):
         await listener.stop()
     assert len(server.hub) == 0
-    assert not server.hub._per_principal
+    assert not server.hub._places.per_principal
 
 
 @pytest.mark.parametrize("death", ["cancel", "close", "lifetime", "overflow"])

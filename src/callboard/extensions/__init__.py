@@ -1,0 +1,1 @@
+"""Extensions of the protocol that come with Callboard."""

@@ -1,0 +1,479 @@
+"""Tasks of this process: the asyncio shell around `core.task`, and the interface that an engine over several processes fills in later.
+
+How a call becomes a task (TX-03, TX-07): its function runs in a task of the loop of its own from the start, since what has begun is never
+moved. The request waits for `TURNS` turns of the loop. What the function asks before it has waited for anything else is asked in rounds,
+as in any call. What is over by then is an ordinary answer, except where the tool always makes a task. Else the record is made, the request
+is answered with it, and from then on asks go to the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from callboard.core.inputs import Ask
+from callboard.core.outcome import Deferred, Outcome, Reply
+from callboard.core.task import Moment, Result, Task
+from callboard.errors import REASONS, Fail, NoAnswerError, Reason, RegistrationError
+from callboard.server.context import Context
+from callboard.server.mount import Mount
+from callboard.server.places import Places
+from callboard.server.rounds import run_rounds
+from callboard.wire.jsonrpc import encode, encode_error
+
+__all__ = ["MemoryTasks", "Runnable", "Tasks", "tell_time"]
+
+T = TypeVar("T")
+TURNS = 2
+# Seconds that the functions of tasks get to end when the server does.
+GRACE = 1.0
+# A client of 2025 may ask for less time than it takes to fetch a result.
+LEAST_TTL = 1.0
+_RESTARTED = "restarted: the process that ran this task is gone."
+_ID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{8})-[0-9a-f]{32}")
+
+
+def tell_time() -> Moment:
+    """Now."""
+    now = datetime.now(UTC)
+    return Moment(now.timestamp(), now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+
+
+class Runnable(Protocol):
+    """A tool, as far as tasks need it.
+
+    Attributes:
+        key: Its name.
+    """
+
+    key: str
+
+    async def call(self, raw: msgspec.Raw | None, ctx: Context) -> Outcome:
+        """Run it."""
+        ...
+
+
+class Tasks(Protocol):
+    """Where tasks are kept and run. A task is its owner's: for everybody else there is none of its id (TX-16, TK-09)."""
+
+    async def start(self, ctx: Context, tool: Runnable, raw: msgspec.Raw | None, *, always: bool) -> Outcome:
+        """Run a call that may become a task.
+
+        Args:
+            ctx: The call's.
+            tool: What it calls.
+            raw: Its arguments.
+            always: Whether it becomes one even if it is over at once.
+
+        Returns:
+            `Deferred` with the fields of the task, which `find` finds from now on (TX-06); or what the call came to before it was one.
+
+        Raises:
+            Fail: There are too many tasks (OVERLOADED).
+        """
+        ...
+
+    async def find(self, task_id: str, owner: str | None) -> Task | None:
+        """The task of this id, as it is now; not to be changed."""
+        ...
+
+    async def answer(self, task_id: str, owner: str | None, responses: Mapping[str, Any]) -> None:
+        """Give a task answers to what it asks, by key; a `NoAnswerError` or `AskError` for what its client refused to answer."""
+        ...
+
+    async def cancel(self, task_id: str, owner: str | None) -> bool:
+        """Cancel a task; whether it had not ended yet."""
+        ...
+
+    async def page(self, owner: str | None, after: int, size: int) -> tuple[list[Task], int | None]:
+        """Tasks of an owner in the order they were created, and what to pass as `after` for those that follow; None for none."""
+        ...
+
+    def watch(self, task_id: str, tell: Callable[[Task], None]) -> Callable[[], None]:
+        """Have `tell` called, from whatever thread, whenever a task has changed; call what is returned to end it."""
+        ...
+
+
+class Job:
+    """A call that may become a task.
+
+    Attributes:
+        ctx: The call's; None once it has ended.
+        owner: Whose it is.
+        mount: Where it runs.
+        run: The task of the loop that its function runs in.
+        task: Its record; None as long as it may still be an ordinary call.
+        outcome: What its function came to.
+        said: Its last progress message; empty for none.
+        stopped: Whether nobody wants it any more.
+        number: Its place among all jobs.
+        waiting: Who waits for an answer, by key.
+        watchers: Who wants to know of its changes.
+        timer: What ends it when it takes too long, or drops it when its time is up.
+    """
+
+    __slots__ = ("_table", "ctx", "mount", "number", "outcome", "owner", "run", "said", "stopped", "task", "timer", "waiting", "watchers")
+
+    def __init__(self, table: MemoryTasks, ctx: Context, owner: str | None) -> None:
+        self._table = table
+        self.ctx: Context | None = ctx
+        self.owner = owner
+        self.mount = ctx.mount
+        self.run: asyncio.Task[None] | None = None
+        self.task: Task | None = None
+        self.outcome: Outcome | None = None
+        self.said = ""
+        self.stopped = False
+        self.number = 0
+        self.waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self.watchers: list[Callable[[Task], None]] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the call has been answered with a task."""
+        return self.task is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether what the function comes to doesn't count any more."""
+        return self.stopped or (self.task is not None and self.task.over)
+
+    def say(self, message: str) -> None:
+        """Make a progress message the task's status message."""
+        self.said = message
+        if self.task is not None and self.task.say(message, tell_time()):
+            self._table.changed(self)
+
+
+class MemoryTasks:
+    """Tasks in this process's memory, which run in this process.
+
+    Results outlive connections, not the process: an id says which process made it, and of one that is gone its tasks have failed.
+
+    Args:
+        ttl: Seconds that a task is kept after its end, at most: a 2025 client may ask for less.
+        max_age: Seconds that the work of a task may take; then it has failed.
+        poll: Seconds that a client is told to wait between two looks at a task.
+        max_tasks: Tasks at once, those that have ended and are kept included; past that a call is refused with 503.
+        max_tasks_per_principal: The same for one principal; clients without a principal share only `max_tasks`.
+
+    Raises:
+        RegistrationError: An option can't work.
+    """
+
+    def __init__(
+        self,
+        *,
+        ttl: float = 3600.0,
+        max_age: float = 24 * 3600.0,
+        poll: float = 1.0,
+        max_tasks: int = 1000,
+        max_tasks_per_principal: int = 100,
+    ) -> None:
+        for name, value in (("ttl", ttl), ("max_age", max_age), ("poll", poll)):
+            if not isinstance(value, int | float) or not 0 < value < 1e9:
+                raise RegistrationError(f"MemoryTasks: {name} is a number of seconds above 0, not {value!r}.")
+        for name, count in (("max_tasks", max_tasks), ("max_tasks_per_principal", max_tasks_per_principal)):
+            if type(count) is not int or count < 1:
+                raise RegistrationError(f"MemoryTasks: {name} must be an integer of at least 1, not {count!r}.")
+        self.ttl = ttl
+        self.max_age = max_age
+        self.poll = poll
+        self.max_tasks = max_tasks
+        self.max_tasks_per_principal = max_tasks_per_principal
+        self._boot = secrets.token_hex(4)
+        self._began = tell_time()
+        self._jobs: dict[str, Job] = {}
+        self._places = Places("tasks", "max_tasks", self._sweep)
+        self._count = 0
+
+    # What `Tasks` says
+
+    async def start(self, ctx: Context, tool: Runnable, raw: msgspec.Raw | None, *, always: bool) -> Outcome:
+        """See `Tasks.start`."""
+        owner = ctx.principal
+        self._places.take(owner, self.max_tasks, self.max_tasks_per_principal)
+        job = ctx.job = Job(self, ctx, owner)
+        requested = ctx.request.envelope.task
+        if requested is not None:
+            self._open(job, requested.get("ttl"))
+        job.run = ctx.task = job.mount.workers.loop.create_task(self._work(job, tool, raw))
+        if requested is None:
+            try:
+                await _wait_a_little(job)
+            except BaseException:
+                job.stopped = True
+                job.run.cancel()
+                self._dismiss(job)
+                raise
+            if job.run.cancelled():
+                self._dismiss(job)
+                return Fail(Reason.CANCELLED)
+            if (outcome := job.outcome) is not None and not (always and _is_of_the_function(outcome)):
+                self._dismiss(job)
+                return outcome
+            self._open(job)
+            if outcome is not None:
+                self._finish(job, outcome)
+        assert job.task is not None
+        return Deferred(job.task.render(tell_time()))
+
+    async def find(self, task_id: str, owner: str | None) -> Task | None:
+        """See `Tasks.find`."""
+        job = self._find(task_id, owner)
+        return self._recall(task_id) if job is None else job.task
+
+    async def answer(self, task_id: str, owner: str | None, responses: Mapping[str, Any]) -> None:
+        """See `Tasks.answer`."""
+        job = self._find(task_id, owner)
+        if job is not None:
+            await _at_home(job, partial(self._answer, job, responses))
+
+    async def cancel(self, task_id: str, owner: str | None) -> bool:
+        """See `Tasks.cancel`."""
+        job = self._find(task_id, owner)
+        return job is not None and await _at_home(job, partial(self._cancel, job))
+
+    async def page(self, owner: str | None, after: int, size: int) -> tuple[list[Task], int | None]:
+        """See `Tasks.page`."""
+        self._sweep()
+        found = [job for job in list(self._jobs.values()) if job.owner == owner and job.number > after]
+        tasks = [job.task for job in found[:size] if job.task is not None]
+        return tasks, found[size - 1].number if len(found) > size else None
+
+    def watch(self, task_id: str, tell: Callable[[Task], None]) -> Callable[[], None]:
+        """See `Tasks.watch`."""
+        job = self._jobs.get(task_id)
+        if job is None or job.over:
+            return lambda: None  # nothing comes any more
+        job.watchers.append(tell)
+
+        def stop() -> None:
+            if tell in job.watchers:
+                job.watchers.remove(tell)
+
+        return stop
+
+    # From here to the end of a job, on its own event loop
+
+    async def _work(self, job: Job, tool: Runnable, raw: msgspec.Raw | None) -> None:
+        ctx = job.ctx
+        assert ctx is not None
+        outcome: Outcome
+        try:
+            outcome = await run_rounds(ctx, partial(tool.call, raw, ctx))
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and (job.stopped or _is_cancelled()):
+                if job.task is not None:  # and not by us: the event loop ends, or the function has cancelled itself
+                    self._refuse(job, Fail(Reason.CANCELLED, "The work was cancelled."))
+                raise
+            outcome = ctx.mount.server.crash(f"tools/call {tool.key[:100]!a}", error)
+        finally:
+            ctx.task = None  # its traceback holds the Context
+            if ctx.asks is not None:
+                ctx.asks.task = None
+        job.outcome = outcome
+        if job.task is not None:
+            self._finish(job, outcome)
+
+    def _dismiss(self, job: Job) -> None:
+        """The call is no task."""
+        self._places.give_back(job.owner)
+        job.ctx = job.run = None
+
+    def _open(self, job: Job, requested_ttl: float | None = None) -> None:
+        """Make the record: from now on the call is a task (TX-06)."""
+        now = tell_time()
+        task_id = f"{self._boot}-{int(now.seconds):08x}-{secrets.token_hex(16)}"
+        ttl = self.ttl if requested_ttl is None else min(max(requested_ttl / 1000, LEAST_TTL), self.ttl)
+        job.task = Task(task_id, now, ttl=ttl, poll=self.poll)
+        if job.said:
+            job.task.say(job.said, now)
+        self._count += 1
+        job.number = self._count
+        self._jobs[task_id] = job
+        assert job.ctx is not None
+        job.ctx.begin_asking().route = partial(self._ask, job)
+        job.timer = job.mount.workers.loop.call_later(self.max_age, self._give_up, job)
+        job.mount.closing.setdefault(self, partial(self.close, job.mount))
+
+    async def _ask(self, job: Job, ask: Ask) -> dict[str, Any]:
+        """Put an ask into the record and wait for its answer."""
+        task = job.task
+        assert task is not None
+        key = task.ask(ask.key, ask.request, tell_time())
+        if key is None:
+            raise NoAnswerError("The task has ended.")
+        answer = job.waiting[key] = job.mount.workers.loop.create_future()
+        self.changed(job)
+        try:
+            result: dict[str, Any] = await answer
+            return result
+        finally:
+            job.waiting.pop(key, None)
+            if task.withdraw(key, tell_time()):
+                self.changed(job)
+
+    def _answer(self, job: Job, responses: Mapping[str, Any]) -> None:
+        assert job.task is not None
+        taken = job.task.answer(responses, tell_time())
+        for key, response in taken.items():
+            waiting = job.waiting.get(key)
+            if waiting is None or waiting.done():
+                continue
+            if isinstance(response, Exception):
+                waiting.set_exception(response)
+            else:
+                waiting.set_result(response)
+        if taken:
+            self.changed(job)
+
+    def _cancel(self, job: Job) -> bool:
+        assert job.task is not None
+        cancelled = job.task.cancel("Its client cancelled it.", tell_time())
+        if cancelled:
+            self._end(job)
+        return cancelled
+
+    def _give_up(self, job: Job) -> None:
+        self._refuse(job, Fail(Reason.TIMED_OUT, f"The task was stopped: it took longer than {self.max_age:g} s (max_age)."))
+
+    def _refuse(self, job: Job, fail: Fail) -> None:
+        assert job.task is not None
+        if job.task.refuse(fail, tell_time()):
+            self._end(job)
+
+    def _finish(self, job: Job, outcome: Outcome) -> None:
+        """Take what the function came to; encoded here, where it is still the call's own fault if it can't be."""
+        assert job.task is not None
+        if job.task.over:
+            return
+        try:
+            end = _encode_end(outcome)
+        except (TypeError, ValueError, RecursionError) as error:
+            end = job.mount.server.crash("The result of a task", error)
+        if isinstance(end, Fail):
+            self._refuse(job, end)
+        elif job.task.complete(end, tell_time()):
+            self._end(job)
+
+    def _end(self, job: Job) -> None:
+        """A task has ended: stop what still runs, and keep the record for a while."""
+        task = job.task
+        assert task is not None
+        run, job.run, job.ctx = job.run, None, None
+        loop = job.mount.workers.loop
+        if job.timer is not None:
+            job.timer.cancel()
+        if not loop.is_closed():
+            if run is not None and not run.done() and job.outcome is None:
+                job.stopped = True
+                run.cancel()
+            job.timer = loop.call_later(task.ttl, self._drop, job)
+        self.changed(job)
+        job.watchers.clear()
+
+    def changed(self, job: Job) -> None:
+        """Tell whoever wants to know."""
+        task = job.task
+        assert task is not None
+        for tell in list(job.watchers):
+            tell(task)
+
+    def _drop(self, job: Job) -> None:
+        if job.task is not None and self._jobs.pop(job.task.id, None) is not None:
+            self._places.give_back(job.owner)
+
+    async def close(self, mount: Mount) -> None:
+        """End the tasks of a mount, which is about to close."""
+        jobs = [job for job in list(self._jobs.values()) if job.mount is mount]
+        runs = [job.run for job in jobs if job.run is not None and not job.run.done()]
+        for job in jobs:
+            self._refuse(job, Fail(Reason.INTERNAL, _RESTARTED))
+        if runs:
+            await asyncio.wait(runs, timeout=GRACE)
+
+    # Who may have one, and which
+
+    def _sweep(self) -> None:
+        """Drop what is past its time, also where the event loop that would have done it is gone."""
+        now = tell_time().seconds
+        for job in list(self._jobs.values()):
+            if job.task is not None and job.task.expires is not None and job.task.expires <= now:
+                self._drop(job)
+
+    def _find(self, task_id: str, owner: str | None) -> Job | None:
+        job = self._jobs.get(task_id)
+        if job is None or job.owner != owner:
+            return None
+        expires = None if job.task is None else job.task.expires
+        return job if expires is None or expires > tell_time().seconds else None
+
+    def _recall(self, task_id: str) -> Task | None:
+        """What is known of a task that another process, since gone, has created: that it has failed."""
+        named = _ID.fullmatch(task_id)
+        if named is None or task_id.startswith(self._boot):
+            return None
+        created = int(named[1], 16)
+        if not self._began.seconds - self.max_age - self.ttl < created <= self._began.seconds:
+            return None
+        text = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        task = Task(task_id, Moment(created, text), ttl=self.ttl, poll=self.poll)
+        task.refuse(Fail(Reason.INTERNAL, _RESTARTED), self._began)
+        return task
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants this task of the loop to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _wait_a_little(job: Job) -> None:
+    """Wait until it shows what a call comes to: an answer, a question, or work that takes time."""
+    run, ctx = job.run, job.ctx
+    assert run is not None
+    assert ctx is not None
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    if not run.done() and ctx.asks is not None and (ctx.asks.log.pending or ctx.asks.suspended):
+        await asyncio.wait([run])  # TX-07: it is asked in rounds, and there is no task yet
+
+
+def _is_of_the_function(outcome: Outcome) -> bool:
+    """Whether an outcome may be a task's: not where the client is to be asked, or the call was refused before it began."""
+    if isinstance(outcome, Fail):
+        rule = REASONS.get(outcome.reason)
+        return rule is None or rule.status in {200, 400}
+    return isinstance(outcome, Reply)
+
+
+def _encode_end(outcome: Outcome) -> Result | Fail:
+    if isinstance(outcome, Reply):
+        value = {**outcome.value, "resultType": "complete"}
+        return Result(encode(value), is_error=value.get("isError") is True, wrap=outcome.wrap)
+    if not isinstance(outcome, Fail):
+        raise TypeError(f"A task can't come to {type(outcome).__name__}.")
+    encode_error(0, 0, outcome.text, outcome.data)
+    return outcome
+
+
+async def _at_home(job: Job, call: Callable[[], T]) -> T:
+    """Do something to a job on its own event loop, or wherever, once that is gone."""
+    workers = job.mount.workers
+    if workers.thread == threading.get_ident() or workers.loop.is_closed():
+        return call()
+
+    async def there() -> T:
+        return call()
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), workers.loop))

@@ -1,0 +1,1 @@
+"""A server written as one class with callbacks."""
