@@ -164,6 +164,15 @@ class Deployment:
 
         self.app = asgi(server, principal=lambda scope: scope["state"]["principal"])
 
+    async def restart(self) -> None:
+        """Stop it, and start it as it is configured now."""
+        await self.app.aclose()
+        self.start()
+
+    async def aclose(self) -> None:
+        """Stop it for good, its threads too."""
+        await self.app.aclose()
+
     async def send(self, call: Call, more: Mapping[str, Any], *, is_swapped: bool = False) -> Answer:
         """One round; nothing of it is at work afterwards."""
         client = Client(self.app, state={"principal": call.principal})

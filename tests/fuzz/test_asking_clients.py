@@ -4,17 +4,19 @@
 says (`programs.py`), which runs the same program with the answers that were given, and knows nothing of rounds, seals and suspensions.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from asgi_driver import Answer
-from deployment import METHODS, TTL, Call, Deployment, Frame, check, frames, result_of, sayings
+from asgi_driver import Answer, Client, make_request
+from deployment import METHODS, TTL, Call, Deployment, Frame, check, frames, read_questions, result_of, sayings
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from programs import JSON, Node, Oracle, Question, Said, programs
+from programs import JSON, Ask, Node, Oracle, Question, Said, programs
 from rounds import accept
-from virtual_time import run
+from virtual_time import run, settle, virtual_time
 
 from callboard.errors import REASONS, Reason
 
@@ -155,12 +157,12 @@ class Visitor:
             self.place.keys = [str(len(self.states)).rjust(31, "k") + str(len(self.place.keys)), *self.place.keys]
         else:
             self.place.keys = self.place.keys[:1]
-        self.place.start()
+        await self.place.restart()
 
     async def redeploy(self) -> None:
         """Start it anew with other texts."""
         self.place.version = 1 - self.place.version
-        self.place.start()
+        await self.place.restart()
 
     async def wait(self) -> None:
         """Let time pass."""
@@ -196,10 +198,55 @@ def test_any_interleaving_gives_the_right_value_or_the_flat_error(
     # MR-06, MR-07, MR-08, MR-10, SA28
 
     async def main() -> None:
-        tester = Visitor(Deployment(program, frame, single_use=single_use), data)
-        await tester.begin()
-        for _ in range(data.draw(st.integers(2, 14), label="steps")):
-            step = data.draw(st.sampled_from([*STEPS, *WITH_STATE] if tester.states else STEPS), label="step")
-            await step(tester)
+        async with aclosing(Deployment(program, frame, single_use=single_use)) as place:
+            tester = Visitor(place, data)
+            await tester.begin()
+            for _ in range(data.draw(st.integers(2, 14), label="steps")):
+                step = data.draw(st.sampled_from([*STEPS, *WITH_STATE] if tester.states else STEPS), label="step")
+                await step(tester)
 
     run(main)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(program=programs(races=False), frame=frames, count=st.integers(2, 4))
+def test_calls_at_once_keep_their_answers_apart(program: Node, frame: Frame, count: int) -> None:
+    # SA28: one program, one server, and every client's answers come back to it alone
+
+    async def main() -> None:
+        async with aclosing(Deployment(program, frame)) as place:
+            results = await asyncio.gather(*(follow(place, Call(number=number)) for number in range(count)))
+            await settle()
+            assert not +place.awake
+            for answers, answer in results:
+                check(await Oracle(0, answers).watch(program), answer)
+
+    run(main)
+
+
+async def follow(place: Deployment, call: Call) -> tuple[dict[str, tuple[str, Said]], Answer]:
+    """Make a call to its end, with the call's number for every answer."""
+    client, more = Client(place.app, state={"principal": call.principal}), dict[str, Any]()
+    answers: dict[str, tuple[str, Said]] = {}
+    while True:
+        answer = await client.post(make_request(call.method, {**call.params(), **more}, meta=place.frame.meta))
+        if answer.message.get("result", {}).get("resultType") != "input_required":
+            return answers, answer
+        asked = read_questions(answer.result["inputRequests"])
+        said = Said("accept", str(call.number))
+        answers |= {question.id: (question.text, said) for question in asked.values()}
+        responses = {key: result_of(question, said) for key, question in asked.items()}
+        more = {"inputResponses": responses, "requestState": answer.result["requestState"]}
+
+
+@virtual_time
+async def test_of_two_that_bring_the_same_state_at_once_one_goes_on() -> None:
+    # MR-08
+    async with aclosing(Deployment(Ask("q"), single_use=True)) as place:
+        first = await place.send(Call(), {})
+        (key,) = first.result["inputRequests"]
+        more = {"inputResponses": {key: accept(value="a")}, "requestState": first.result["requestState"]}
+        answers = await asyncio.gather(*(place.send(Call(), more) for _ in range(3)))
+        refused = [answer for answer in answers if "error" in answer.message]
+        assert [(answer.status, answer.error) for answer in refused] == [(400, FLAT)] * 2
+        assert place.runs == 2

@@ -6,6 +6,7 @@ and suspensions.
 
 import asyncio
 import json
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,24 +32,24 @@ def test_a_client_that_answers_gets_the_right_value(program: Node, data: st.Data
     # MR-01, MR-03, MR-09
 
     async def main() -> None:
-        place = Deployment(program, frame)
-        call, answers, more = Call(method), dict[str, tuple[str, Said]](), dict[str, Any]()
-        seen, rounds = set[str](), 0
-        while True:
-            answer = await place.send(call, more)
-            fate = await Oracle(0, answers).watch(program)
-            asked = check(fate, answer)
-            if not asked:
-                break
-            assert seen.isdisjoint(asked), "an answered question is asked again"
-            seen |= asked.keys()
-            rounds += 1
-            said = {key: data.draw(sayings(question), label=question.id) for key, question in asked.items()}
-            answers |= {asked[key].id: (asked[key].text, each) for key, each in said.items()}
-            responses = {key: result_of(asked[key], each) for key, each in said.items()}
-            more = {"inputResponses": responses, "requestState": answer.result["requestState"]}
-        assert place.runs == rounds + 1
-        event(f"rounds: {rounds}")
+        async with aclosing(Deployment(program, frame)) as place:
+            call, answers, more = Call(method), dict[str, tuple[str, Said]](), dict[str, Any]()
+            seen, rounds = set[str](), 0
+            while True:
+                answer = await place.send(call, more)
+                fate = await Oracle(0, answers).watch(program)
+                asked = check(fate, answer)
+                if not asked:
+                    break
+                assert seen.isdisjoint(asked), "an answered question is asked again"
+                seen |= asked.keys()
+                rounds += 1
+                said = {key: data.draw(sayings(question), label=question.id) for key, question in asked.items()}
+                answers |= {asked[key].id: (asked[key].text, each) for key, each in said.items()}
+                responses = {key: result_of(asked[key], each) for key, each in said.items()}
+                more = {"inputResponses": responses, "requestState": answer.result["requestState"]}
+            assert place.runs == rounds + 1
+            event(f"rounds: {rounds}")
 
     run(main)
 
@@ -59,20 +60,20 @@ def test_once_is_once_for_a_client_that_answers(program: Node, data: st.DataObje
     # MR-09: whatever is answered first, and in however many rounds
 
     async def main() -> None:
-        place = Deployment(program)
-        more: dict[str, Any] = {}
-        answer = await place.send(Call(), more)
-        for _ in range(100):
-            if answer.result["resultType"] == "complete":
-                break
-            asked = read_questions(answer.result["inputRequests"])
-            told = data.draw(st.sets(st.sampled_from(sorted(asked)), min_size=1), label="told")
-            responses = {key: result_of(asked[key], Said("accept", "a")) for key in told}
-            answer = await place.send(Call(), {"inputResponses": responses, "requestState": answer.result["requestState"]})
-        assert answer.result["resultType"] == "complete"
-        assert set(place.bumps.values()) <= {1}
-        reached = {node.label for node in walk(program) if isinstance(node, KeptOnce)}
-        assert place.bumps.keys() <= reached
+        async with aclosing(Deployment(program)) as place:
+            more: dict[str, Any] = {}
+            answer = await place.send(Call(), more)
+            for _ in range(100):
+                if answer.result["resultType"] == "complete":
+                    break
+                asked = read_questions(answer.result["inputRequests"])
+                told = data.draw(st.sets(st.sampled_from(sorted(asked)), min_size=1), label="told")
+                responses = {key: result_of(asked[key], Said("accept", "a")) for key in told}
+                answer = await place.send(Call(), {"inputResponses": responses, "requestState": answer.result["requestState"]})
+            assert answer.result["resultType"] == "complete"
+            assert set(place.bumps.values()) <= {1}
+            reached = {node.label for node in walk(program) if isinstance(node, KeptOnce)}
+            assert place.bumps.keys() <= reached
 
     run(main)
 
@@ -145,19 +146,19 @@ def test_a_client_that_goes_away_leaves_nothing_behind(program: Node, frame: Fra
     # CN-01: whether the call is at work, waits to be suspended, or is being suspended
 
     async def main() -> None:
-        place = Deployment(program, frame)
-        await place.send(Call(), {})
-        before = asyncio.all_tasks()
-        message = make_request("tools/call", Call().params(), request_id=2, meta=frame.meta)
-        exchange = Client(place.app, state={"principal": None}).start(json.dumps(message).encode(), make_headers(message))
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        exchange.disconnect()
-        await exchange.gone()
-        await settle()
-        assert not +place.awake
-        assert asyncio.all_tasks() == before
-        check(await Oracle(0, {}).watch(program), await place.send(Call(), {}))
+        async with aclosing(Deployment(program, frame)) as place:
+            await place.send(Call(), {})
+            before = asyncio.all_tasks()
+            message = make_request("tools/call", Call().params(), request_id=2, meta=frame.meta)
+            exchange = Client(place.app, state={"principal": None}).start(json.dumps(message).encode(), make_headers(message))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            exchange.disconnect()
+            await exchange.gone()
+            await settle()
+            assert not +place.awake
+            assert asyncio.all_tasks() == before
+            check(await Oracle(0, {}).watch(program), await place.send(Call(), {}))
 
     run(main)
 
@@ -171,32 +172,32 @@ def test_a_session_that_answers_in_any_order_gets_the_right_value(program: Node,
     # EL-03, SM-01: one run, each question once, on the call's own stream
 
     async def main() -> None:
-        place = Deployment(program)
-        session = await Legacy(place.app, version, state={"principal": None}).connect(capabilities={"elicitation": {}, "sampling": {}})
-        call = session.begin("run", {"number": 1, "other": "x"}, token=1)
-        answers = ByText()
-        waiting: dict[Any, JSON] = {}
-        await settle()
-        while not call.ended:
-            for message in [await call.message() for _ in call.untaken]:
-                if message["method"] == "notifications/cancelled":
-                    del waiting[message["params"]["requestId"]]
-                elif "id" in message:
-                    waiting[message["id"]] = message
-            message = waiting.pop(data.draw(st.sampled_from(sorted(waiting)), label="which"))
-            params = message["params"]
-            is_sample = message["method"] == "sampling/createMessage"
-            text = params["messages"][0]["content"]["text"] if is_sample else params["message"]
-            question = Question(text, text, "sample" if is_sample else "elicit")
-            said = data.draw(sayings(question), label=text)
-            answers[f"{text}#{1 + sum(known == text for known, _ in answers.values())}"] = (text, said)
-            assert (await session.respond(message, result_of(question, said))).status == 202
+        async with aclosing(Deployment(program)) as place:
+            session = await Legacy(place.app, version, state={"principal": None}).connect(capabilities={"elicitation": {}, "sampling": {}})
+            call = session.begin("run", {"number": 1, "other": "x"}, token=1)
+            answers = ByText()
+            waiting: dict[Any, JSON] = {}
             await settle()
-        fate = await Oracle(0, answers).watch(program)
-        check_end(fate, await call.end())
-        await settle()
-        assert place.runs == 1
-        assert not +place.awake
+            while not call.ended:
+                for message in [await call.message() for _ in call.untaken]:
+                    if message["method"] == "notifications/cancelled":
+                        del waiting[message["params"]["requestId"]]
+                    elif "id" in message:
+                        waiting[message["id"]] = message
+                message = waiting.pop(data.draw(st.sampled_from(sorted(waiting)), label="which"))
+                params = message["params"]
+                is_sample = message["method"] == "sampling/createMessage"
+                text = params["messages"][0]["content"]["text"] if is_sample else params["message"]
+                question = Question(text, text, "sample" if is_sample else "elicit")
+                said = data.draw(sayings(question), label=text)
+                answers[f"{text}#{1 + sum(known == text for known, _ in answers.values())}"] = (text, said)
+                assert (await session.respond(message, result_of(question, said))).status == 202
+                await settle()
+            fate = await Oracle(0, answers).watch(program)
+            check_end(fate, await call.end())
+            await settle()
+            assert place.runs == 1
+            assert not +place.awake
 
     run(main)
 
@@ -215,41 +216,41 @@ def test_a_task_that_is_answered_in_any_order_gives_the_right_value(program: Nod
     # TX-07: what is asked before it is a task, and what is asked of the task
 
     async def main() -> None:
-        place = Deployment(program, Frame(options={"task": task}))
-        client = Follower(place.app)
-        answers: dict[str, tuple[str, Said]] = {}
+        async with aclosing(Deployment(program, Frame(options={"task": task}))) as place:
+            client = Follower(place.app)
+            answers: dict[str, tuple[str, Said]] = {}
 
-        def respond(requests: JSON) -> JSON:
-            asked = read_questions(requests)
-            assert not answers.keys() & {question.id for question in asked.values()}, "an answered question is asked again"
-            told = data.draw(st.sets(st.sampled_from(sorted(asked)), min_size=1), label="told")
-            said = {key: data.draw(sayings(asked[key]), label=asked[key].id) for key in sorted(told)}
-            answers.update({asked[key].id: (asked[key].text, each) for key, each in said.items()})
-            return {key: result_of(asked[key], each) for key, each in said.items()}
+            def respond(requests: JSON) -> JSON:
+                asked = read_questions(requests)
+                assert not answers.keys() & {question.id for question in asked.values()}, "an answered question is asked again"
+                told = data.draw(st.sets(st.sampled_from(sorted(asked)), min_size=1), label="told")
+                said = {key: data.draw(sayings(asked[key]), label=asked[key].id) for key in sorted(told)}
+                answers.update({asked[key].id: (asked[key].text, each) for key, each in said.items()})
+                return {key: result_of(asked[key], each) for key, each in said.items()}
 
-        answer = await client.call("run", Call().params()["arguments"])
-        while answer.message.get("result", {}).get("resultType") == "input_required":
-            more = {"inputResponses": respond(answer.result["inputRequests"]), "requestState": answer.result["requestState"]}
-            answer = await client.call("run", Call().params()["arguments"], **more)
-        if answer.message.get("result", {}).get("resultType") != "task":
-            check_end(await Oracle(0, answers).watch(program), answer)
+            answer = await client.call("run", Call().params()["arguments"])
+            while answer.message.get("result", {}).get("resultType") == "input_required":
+                more = {"inputResponses": respond(answer.result["inputRequests"]), "requestState": answer.result["requestState"]}
+                answer = await client.call("run", Call().params()["arguments"], **more)
+            if answer.message.get("result", {}).get("resultType") != "task":
+                check_end(await Oracle(0, answers).watch(program), answer)
+                await settle()
+                assert not +place.awake
+                return
+            task_id = answer.result["taskId"]
+            await settle()
+            while (standing := await client.get(task_id))["status"] in {"working", "input_required"}:
+                assert standing["status"] == "input_required", "nothing is asked, and nothing goes on"
+                await client.update(task_id, **respond(standing["inputRequests"]))
+                await settle()
+            fate = await Oracle(0, answers).watch(program)
+            if not (fate.is_confused and standing["status"] == "failed"):
+                assert fate.ended
+                assert (standing["status"] == "failed" or standing["result"].get("isError", False)) is fate.failed
+                if not fate.failed:
+                    assert json.loads(standing["result"]["content"][0]["text"]) == json.loads(json.dumps(fate.value))
             await settle()
             assert not +place.awake
-            return
-        task_id = answer.result["taskId"]
-        await settle()
-        while (standing := await client.get(task_id))["status"] in {"working", "input_required"}:
-            assert standing["status"] == "input_required", "nothing is asked, and nothing goes on"
-            await client.update(task_id, **respond(standing["inputRequests"]))
-            await settle()
-        fate = await Oracle(0, answers).watch(program)
-        if not (fate.is_confused and standing["status"] == "failed"):
-            assert fate.ended
-            assert (standing["status"] == "failed" or standing["result"].get("isError", False)) is fate.failed
-            if not fate.failed:
-                assert json.loads(standing["result"]["content"][0]["text"]) == json.loads(json.dumps(fate.value))
-        await settle()
-        assert not +place.awake
 
     run(main)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from asgi_driver import JSON, Client, make_meta
@@ -41,7 +41,7 @@ def shapes() -> Shapes:
     ],
 )
 async def test_every_shape_of_asking(shapes: Shapes, tool: str, rounds: list[int], text: str) -> None:
-    # MR-01, MR-03, MR-04, MR-09
+    # MR-01, MR-03, MR-04, MR-09, JR-22, JR-26
     client = Rounds(asgi(shapes.server), respond)
     answer = await client.call(tool)
     assert answer.text == text
@@ -234,7 +234,7 @@ async def test_an_answer_never_fits_a_changed_question() -> None:
 
 
 async def test_resources_and_prompts_ask_too_and_nothing_else_does() -> None:
-    # MR-02, MR-16, scenario 42
+    # MR-02, MR-16, RS-06, PM-06, scenario 42
     server = Server("s", cache=CacheHint(60_000, "public"))
 
     @server.resource("doc://a")
@@ -324,7 +324,7 @@ def _tampered(state: str) -> list[str]:
 
 @pytest.mark.parametrize(("method", "params"), _MANUAL)
 async def test_a_state_opens_for_its_own_request_alone(method: str, params: JSON) -> None:
-    # scenario 43, SA28, MR-06, MR-07, MR-14: one frozen error, before anything of the author's runs
+    # scenario 43, SA28, MR-06, MR-07, MR-14, EL-12, SC-04: one frozen error, before anything of the author's runs
     manual = Manual()
     app = asgi(manual.server, principal=lambda scope: scope["state"]["principal"])
     ann, bob = (Rounds(app, respond, principal=name) for name in ("ann", "bob"))
@@ -418,3 +418,33 @@ async def test_a_suspended_call_leaves_nothing_behind(shapes: Shapes) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_an_address_is_sent_as_it_is_and_accepting_it_says_nothing_more() -> None:
+    # EL-03, EL-08
+    server = Server("s")
+
+    @server.tool
+    async def pay(url: str, ctx: Context) -> str:
+        answer = await ctx.elicit_url("Pay here", url)
+        return f"{answer.action} {answer.accepted}"
+
+    client = Rounds(asgi(server), respond)
+    assert (await client.call("pay", {"url": "https://pay.example/7"})).text == "accept True"
+    ((request,),) = [list(asked.values()) for asked in client.asked]
+    assert request["params"] == {"mode": "url", "message": "Pay here", "url": "https://pay.example/7"}
+    for wrong in ("pay.example", "javascript:alert(1)", "file:///etc/passwd", ""):
+        assert (await client.call("pay", {"url": wrong})).error["code"] == -32603
+
+
+async def test_forms_of_types_never_use_what_will_go() -> None:
+    # DP-08
+    server = Server("s")
+
+    @server.tool
+    async def choose(ctx: Context) -> str:
+        return (await ctx.elicit("Which?", Annotated[Literal["a", "b"], {"a": "An a", "b": "A b"}])).value
+
+    client = Rounds(asgi(server), lambda _key, _request: accept(value="a"))
+    assert (await client.call("choose")).text == "a"
+    assert "enumNames" not in str(client.asked)

@@ -90,6 +90,7 @@ async def listed(client: Client, method: str, key: str, name: str) -> list[str]:
 
 @pytest.mark.parametrize("levels", [0, 1, 3])
 async def test_names_have_the_prefix_and_uris_have_none(levels: int) -> None:
+    # TL-16
     client = Client(asgi(deep(make_hall(), levels)))
     prefix = "l_" * levels
     assert await listed(client, "tools/list", "tools", "name") == [f"{prefix}hello", f"{prefix}shop_order", f"{prefix}shop_look"]

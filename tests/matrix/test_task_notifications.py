@@ -75,11 +75,11 @@ async def test_what_has_ended_already_is_told_at_once(errands: Errands) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "capabilities"), [("bob", KNOWING), (None, KNOWING), ("ann", {})], ids=["another", "nobody", "does not declare it"]
+    ("who", "capabilities"), [("bob", KNOWING), (None, KNOWING)], ids=["another", "nobody"]
 )
 @virtual_time
 async def test_others_hear_nothing(errands: Errands, who: str | None, capabilities: JSON) -> None:
-    # TX-15, TX-16, TX-02
+    # TX-15, TX-16
     client = Follower(errands.app, "ann")
     task_id = await client.begin("walk", {"seconds": 1})
     async with listen(errands, [task_id], who, capabilities) as stream:
@@ -127,3 +127,13 @@ async def test_a_stream_that_is_gone_is_told_nothing(errands: Errands) -> None:
     errands.go.set()
     await settle()
     assert (await client.get(task_id))["status"] == "completed"
+
+
+@virtual_time
+async def test_who_does_not_know_tasks_can_not_ask_for_them(errands: Errands) -> None:
+    # SB-13, TX-02
+    async with listen(errands, [], capabilities={}) as stream:
+        refused = await stream.end()
+    assert refused.status == 400
+    assert refused.error["code"] == -32021
+    assert refused.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}

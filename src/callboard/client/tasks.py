@@ -73,6 +73,8 @@ async def _wait(task: _Task, send: Send, inputs: Inputs, origin: Origin) -> _Tas
     """Look again and again until the task has ended."""
     task_id = task.task_id
     answered: set[str] = set()
+    if task.status != "working":  # TX-05: that it has ended, or asks, is all that is said when it is created
+        task = read(_Task, await send("tasks/get", {"taskId": task_id}, None), origin)
     while task.status in {"working", "input_required"}:
         open_requests = {key: request for key, request in (task.input_requests or {}).items() if key not in answered}
         if open_requests:

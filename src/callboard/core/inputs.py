@@ -13,6 +13,7 @@ Rules of a `Log`, one run of one call:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
@@ -28,6 +29,7 @@ __all__ = ["MAX_ROUNDS", "Ask", "AskTwiceError", "Log", "Memory", "digest_reques
 # MR-09 leaves the number of rounds open; a call that asks this often has gone round in circles.
 MAX_ROUNDS = 64
 _KINDS = {"elicitation/create": "elicit", "sampling/createMessage": "sample", "roots/list": "roots"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTEXTS = frozenset({"thisServer", "allServers"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -117,8 +119,8 @@ class Log:
             AskTwiceError: Nobody could tell it from another one (rule 2).
             TypeError: `params` have no JSON form, or the key is no text.
         """
-        if not isinstance(key, str | None):
-            raise TypeError(f"key= is a text, not {key!r}.")
+        if key is not None and (not isinstance(key, str) or _SURROGATE.search(key)):
+            raise TypeError(f"key= is a text that JSON can say, not {key!r}.")
         digest = digest_request(method, params)
         if key is not None:
             if key in self._asked:

@@ -25,8 +25,10 @@ class CacheHint(msgspec.Struct, frozen=True):
     scope: Literal["private", "public"] = "private"
 
     def __post_init__(self) -> None:
-        if self.ttl_ms < 0 or self.scope not in {"private", "public"}:
-            raise RegistrationError(f"CacheHint: ttl_ms is 0 or more and scope private or public, not {self.ttl_ms} and {self.scope!r}.")
+        if type(self.ttl_ms) is not int or self.ttl_ms < 0 or self.scope not in ("private", "public"):
+            raise RegistrationError(
+                f"CacheHint: ttl_ms is an integer of 0 or more and scope private or public, not {self.ttl_ms!r} and {self.scope!r}."
+            )
 
 
 class Reply(msgspec.Struct):

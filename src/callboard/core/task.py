@@ -163,7 +163,8 @@ class Task:
         """The work has come to a protocol error; whether that counts."""
         if self.over:
             return False
-        self.fail = fail
+        self.fail = Fail(fail.reason, fail.text, fail.data)  # without the frames that it was raised in
+        self.fail.code = fail.code
         self.message = fail.text[:MAX_MESSAGE]  # TX-09
         self._end("failed", now)
         return True

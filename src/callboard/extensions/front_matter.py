@@ -19,6 +19,7 @@ _TAG = "tag:yaml.org,2002:"
 _SAME_VALUE = re.compile(
     r"~?|null|Null|NULL|true|True|TRUE|false|False|FALSE|[-+]?(?:0|[1-9][0-9]{0,14})|[-+]?[0-9]{1,15}\.[0-9]{1,15}(?:[eE][-+][0-9]{1,2})?"
 )
+_SOME_BREAK = re.compile("[\x85\u2028\u2029]")  # ends a line in YAML 1.1 alone
 _NUMBER = re.compile(r"0o[0-7]+|[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -39,6 +40,8 @@ def read_front_matter(text: str, folder: str, where: str) -> dict[str, Any]:
     match = _FENCED.match(text)
     if match is None:
         raise RegistrationError(f"{where}: it must begin with front matter: a line of ---, YAML with name and description, a line of ---.")
+    if _SOME_BREAK.search(match["yaml"]):
+        raise RegistrationError(f"{where}: readers of YAML differ about U+0085, U+2028 and U+2029: take them out of the front matter.")
     fields = _load(match["yaml"], where)
     name, description = fields.get("name"), fields.get("description")
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -107,6 +107,8 @@ class SkillFolders:
         for folder in folders:
             root = _check_root(folder)
             self._find(root, root, "", places, inside=False)
+        for path in sorted(places.keys() & self.folders.keys()):
+            raise RegistrationError(f"Skills: {path} is a file in one folder, {places[path]}, and a folder in another. Rename one.")
         mains = sorted(path for path in places if path.endswith(f"/{SKILL_FILE}"))
         if not mains:
             raise RegistrationError(f"Skills: no folder below {', '.join(map(str, folders))} has a {SKILL_FILE}.")
@@ -119,12 +121,12 @@ class SkillFolders:
     def _find(self, root: Path, folder: Path, path: str, places: dict[str, Path], *, inside: bool) -> bool:
         """Collect the files of a folder that belong to skills; whether it is part of one or leads to one."""
         entries = list(_list_visible(folder))
-        inside = inside or any(entry.name == SKILL_FILE for entry in entries)
+        inside = inside or any(entry.name == SKILL_FILE and not _is_folder(entry) for entry in entries)
         children = set()
         for entry in entries:
             child = f"{path}/{entry.name}" if path else entry.name
             place = folder / entry.name
-            if entry.is_dir():
+            if _is_folder(entry):
                 _check_name(child, place)
                 if entry.is_symlink():
                     raise RegistrationError(f"{place}: a link to a folder is not followed: put a copy there.")
@@ -169,6 +171,13 @@ def _list_visible(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from sorted((e for e in entries if not e.name.startswith(".") and e.name != "__pycache__"), key=lambda e: e.name)
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
 def _check_name(path: str, place: Path) -> None:
     """Refuse what no client could ask for: the template of the files holds every URI to the same rule (SA32)."""
     if not path.isprintable() or check_traversal({"path": path}):
@@ -176,7 +185,7 @@ def _check_name(path: str, place: Path) -> None:
 
 
 def _check_file(root: Path, place: Path) -> None:
-    target = place.resolve()
+    target = Path(os.path.realpath(place))
     if not target.is_relative_to(root):
         raise RegistrationError(f"{place}: a link that leads out of {root}: put a copy there.")
     if not target.is_file():

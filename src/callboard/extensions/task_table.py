@@ -27,6 +27,7 @@ from callboard.server.context import Context
 from callboard.server.mount import Mount
 from callboard.server.places import Places
 from callboard.server.rounds import run_rounds
+from callboard.server.workers import is_imposed
 from callboard.wire.jsonrpc import encode, encode_error
 
 __all__ = ["MemoryTasks", "Runnable", "Tasks", "tell_time"]
@@ -77,7 +78,7 @@ class Tasks(Protocol):
             `Deferred` with the fields of the task, which `find` finds from now on (TX-06); or what the call came to before it was one.
 
         Raises:
-            Fail: There are too many tasks (OVERLOADED).
+            Fail: There are too many tasks, or the server ends (OVERLOADED).
         """
         ...
 
@@ -148,9 +149,9 @@ class Job:
         return self.stopped or (self.task is not None and self.task.over)
 
     def say(self, message: str) -> None:
-        """Make a progress message the task's status message."""
-        self.said = message
-        if self.task is not None and self.task.say(message, tell_time()):
+        """Make a progress message the task's status message; whatever is in it, the task stays readable."""
+        self.said = str(message).encode(errors="replace").decode()
+        if self.task is not None and self.task.say(self.said, tell_time()):
             self._table.changed(self)
 
 
@@ -180,7 +181,7 @@ class MemoryTasks:
         max_tasks_per_principal: int = 100,
     ) -> None:
         for name, value in (("ttl", ttl), ("max_age", max_age), ("poll", poll)):
-            if not isinstance(value, int | float) or not 0 < value < 1e9:
+            if type(value) not in {int, float} or not 0 < value < 1e9:
                 raise RegistrationError(f"MemoryTasks: {name} is a number of seconds above 0, not {value!r}.")
         for name, count in (("max_tasks", max_tasks), ("max_tasks_per_principal", max_tasks_per_principal)):
             if type(count) is not int or count < 1:
@@ -200,10 +201,11 @@ class MemoryTasks:
 
     async def start(self, ctx: Context, tool: Runnable, raw: msgspec.Raw | None, *, always: bool) -> Outcome:
         """See `Tasks.start`."""
-        owner = ctx.principal
+        owner, requested = ctx.principal, ctx.request.envelope.task
+        if requested is not None:
+            _check_open(ctx.mount)
         self._places.take(owner, self.max_tasks, self.max_tasks_per_principal)
         job = ctx.job = Job(self, ctx, owner)
-        requested = ctx.request.envelope.task
         if requested is not None:
             self._open(job, requested.get("ttl"))
         job.run = ctx.task = job.mount.workers.loop.create_task(self._work(job, tool, raw))
@@ -225,7 +227,7 @@ class MemoryTasks:
             if outcome is not None:
                 self._finish(job, outcome)
         assert job.task is not None
-        return Deferred(job.task.render(tell_time()))
+        return Deferred(job.task.render(job.task.updated))
 
     async def find(self, task_id: str, owner: str | None) -> Task | None:
         """See `Tasks.find`."""
@@ -271,8 +273,8 @@ class MemoryTasks:
         outcome: Outcome
         try:
             outcome = await run_rounds(ctx, partial(tool.call, raw, ctx))
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            if isinstance(error, asyncio.CancelledError) and (job.stopped or _is_cancelled()):
+        except BaseException as error:
+            if is_imposed(error) or (job.stopped and isinstance(error, asyncio.CancelledError)):
                 if job.task is not None:  # and not by us: the event loop ends, or the function has cancelled itself
                     self._refuse(job, Fail(Reason.CANCELLED, "The work was cancelled."))
                 raise
@@ -284,6 +286,7 @@ class MemoryTasks:
         job.outcome = outcome
         if job.task is not None:
             self._finish(job, outcome)
+        del outcome  # an error that was raised holds this frame
 
     def _dismiss(self, job: Job) -> None:
         """The call is no task."""
@@ -294,7 +297,7 @@ class MemoryTasks:
         """Make the record: from now on the call is a task (TX-06)."""
         now = tell_time()
         task_id = f"{self._boot}-{int(now.seconds):08x}-{secrets.token_hex(16)}"
-        ttl = self.ttl if requested_ttl is None else min(max(requested_ttl / 1000, LEAST_TTL), self.ttl)
+        ttl = self.ttl if requested_ttl is None else min(max(requested_ttl, LEAST_TTL * 1000), self.ttl * 1000) / 1000
         job.task = Task(task_id, now, ttl=ttl, poll=self.poll)
         if job.said:
             job.task.say(job.said, now)
@@ -378,7 +381,10 @@ class MemoryTasks:
             if run is not None and not run.done() and job.outcome is None:
                 job.stopped = True
                 run.cancel()
+            for waiting in list(job.waiting.values()):
+                waiting.cancel()  # who waits on a thread, or beside the function, would wait for ever
             job.timer = loop.call_later(task.ttl, self._drop, job)
+        job.outcome = None
         self.changed(job)
         job.watchers.clear()
 
@@ -432,12 +438,6 @@ class MemoryTasks:
         return task
 
 
-def _is_cancelled() -> bool:
-    """Whether somebody wants this task of the loop to end."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 async def _wait_a_little(job: Job) -> None:
     """Wait until it shows what a call comes to: an answer, a question, or work that takes time."""
     run, ctx = job.run, job.ctx
@@ -447,13 +447,25 @@ async def _wait_a_little(job: Job) -> None:
         await asyncio.sleep(0)
     if not run.done() and ctx.asks is not None and (ctx.asks.log.pending or ctx.asks.suspended):
         await asyncio.wait([run])  # TX-07: it is asked in rounds, and there is no task yet
+    if not run.done():
+        _check_open(job.mount)
+
+
+def _check_open(mount: Mount) -> None:
+    """See that work that begins now would be ended with the server.
+
+    Raises:
+        Fail: The server ends already.
+    """
+    if mount.draining:
+        raise Fail(Reason.OVERLOADED, "The server is shutting down.")
 
 
 def _is_of_the_function(outcome: Outcome) -> bool:
     """Whether an outcome may be a task's: not where the client is to be asked, or the call was refused before it began."""
     if isinstance(outcome, Fail):
         rule = REASONS.get(outcome.reason)
-        return rule is None or rule.status in {200, 400}
+        return rule is None or (rule.status in {200, 400} and outcome.reason is not Reason.MISSING_CAPABILITY)
     return isinstance(outcome, Reply)
 
 

@@ -138,9 +138,13 @@ class TaskExtension:
             ctx: The stream's.
             task_ids: What it asks for; it gets those that are the caller's.
             tell: Takes, from whatever thread, the id of a task that has changed, and all that there is to say of it, as an encoded object.
+
+        Raises:
+            Fail: The client did not declare the extension (SB-13).
         """
-        wanted = dict.fromkeys(task_ids) if declares(ctx, TASKS) else ()
-        found = [await self.tasks.find(task_id, ctx.principal) for task_id in wanted]
+        if not declares(ctx, TASKS):
+            raise _undeclared(f"taskIds are for clients that declare {TASKS}.")
+        found = [await self.tasks.find(task_id, ctx.principal) for task_id in dict.fromkeys(task_ids)]
         return Watch(self.tasks, [task for task in found if task is not None], tell)
 
     async def _get(self, _server: Any, params: _Named, _request: Request, ctx: Context) -> Outcome:

@@ -25,7 +25,7 @@ from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.server.context import Context
 from callboard.server.mount import Mount, Session
-from callboard.wire.jsonrpc import encode_notification
+from callboard.wire.jsonrpc import encode, encode_notification
 
 __all__ = ["CLOSED", "MAX_MAILBOX", "Channel", "Crashed", "Finished", "Notification", "Published", "Stop", "Stream", "name_topic"]
 
@@ -127,6 +127,13 @@ class _Refused:
 _REFUSED = _Refused()
 
 
+async def _run_job(work: Coroutine[Any, Any, Any]) -> Any:
+    try:
+        return await work
+    except SystemExit as error:  # which would end the loop, with all other requests
+        raise RuntimeError("the job raised SystemExit") from error
+
+
 def name_topic(topic: str) -> str:
     """The Bus topic that messages for channels travel on."""
     return f"callboard.topic.{topic}"
@@ -216,15 +223,19 @@ class Channel(Context):
             Whether it was taken: not when the channel is closed, or the client takes no stream.
 
         Raises:
-            TypeError: `params` have no JSON form.
+            TypeError: `method` is no text, or `params` are no JSON object.
         """
+        if not isinstance(method, str) or not method:
+            raise TypeError(f"channel.notify: method is the name of a notification, not {method!r}.")
         if self.closed or not self.exchange.streams:
             return False
         try:
-            note = encode_notification(method, params)
+            encoded = None if params is None else msgspec.Raw(encode(params))
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"channel.notify: params of {method} have no JSON form ({type(error).__name__}).") from error
-        self._on_loop(self.exchange.emit, note)
+        if encoded is not None and not bytes(encoded).startswith(b"{"):
+            raise TypeError(f"channel.notify: params of {method} are an object, not {type(params).__name__}.")
+        self._on_loop(self.exchange.emit, encode_notification(method, encoded))
         return True
 
     def start_stream(self) -> bool:
@@ -262,7 +273,12 @@ class Channel(Context):
 
         Returns:
             Whether it was begun.
+
+        Raises:
+            TypeError: `work` is none.
         """
+        if not asyncio.iscoroutine(work):
+            raise TypeError(f"channel.spawn takes a coroutine, as calling an async function gives it, not {work!r}.")
         if self.closed:
             work.close()
             return False
@@ -274,7 +290,12 @@ class Channel(Context):
 
         Returns:
             Whether the channel hears it now.
+
+        Raises:
+            TypeError: `topic` is no str.
         """
+        if not isinstance(topic, str):
+            raise TypeError(f"channel.subscribe: topic is a str, not {type(topic).__name__}.")
         with self._lock:
             if self.closed:
                 return False
@@ -300,6 +321,7 @@ class Channel(Context):
 
     async def receive(self) -> Any:
         """Wait for the next message; `CLOSED` when the channel is: by the handler, or because its caller has been answered (TIMED_OUT)."""
+        await asyncio.sleep(0)  # a handler that writes to itself would keep everybody else waiting, and never hear of its end
         while not self.closed:
             if self._box:
                 return self._box.popleft()
@@ -353,12 +375,13 @@ class Channel(Context):
         if self._shut:
             work.close()
             return
-        job = self.mount.workers.loop.create_task(work)
+        job = self.mount.workers.loop.create_task(_run_job(work))
         self._jobs.add(job)
-        job.add_done_callback(partial(self._end_job, tag))
+        job.add_done_callback(partial(self._end_job, work, tag))
 
-    def _end_job(self, tag: Any, job: asyncio.Task[Any]) -> None:
+    def _end_job(self, work: Coroutine[Any, Any, Any], tag: Any, job: asyncio.Task[Any]) -> None:
         self._jobs.discard(job)
+        work.close()  # where it was cancelled before it began
         error = asyncio.CancelledError() if job.cancelled() else job.exception()
         message = Finished(tag, job.result()) if error is None else Crashed(tag, error)
         if not self._post(message) and not job.cancelled() and error is not None:

@@ -23,6 +23,7 @@ from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.middleware import Layer
 from callboard.server.mount import Mount
+from callboard.server.signature import accepts
 from callboard.server.state import Hello
 from callboard.server.workers import Workers
 from callboard.wire import v2026_07_28 as v
@@ -197,25 +198,30 @@ def adapt(served: Any) -> Server:
         return served
     made = served
     if not isinstance(served, Handler) and callable(served) and (is_handler(served) or not isinstance(served, type)):
-        try:
-            made = served()
-        except TypeError as error:
-            raise RegistrationError(f"{served!r} is called without arguments ({error}): pass what it makes.") from error
+        if not accepts(served):
+            raise RegistrationError(f"{served!r} is called without arguments: pass what it makes.")
+        made = served()
     if not isinstance(made, Handler):
         if inspect.iscoroutine(made):
             made.close()
-        raise RegistrationError(f"What is served must be a callboard.Server or a callboard.Handler, not {made!r}.")
-    return made.server
+        raise RegistrationError(f"What is served must be a callboard.Server, or a callboard.Handler or what makes one, not {made!r}.")
+    server: Any = made.server
+    if not isinstance(server, Server):
+        raise RegistrationError(f"{type(made).__qualname__}.server is what every handler has, its Server: give {server!r} another name.")
+    return server
 
 
 def _read_options(handler: Any) -> dict[str, Any]:
     """The options of `Server` that a handler has as attributes."""
-    stated = {name: getattr(handler, name) for name in _OPTIONS}
+    label = type(handler).__qualname__
+    if not isinstance(handler.server_options, Mapping):
+        raise RegistrationError(f"{label}.server_options must be a mapping of options by name, not {handler.server_options!r}.")
+    stated = {"name": handler.name or type(handler).__name__, **{name: getattr(handler, name) for name in _OPTIONS}}
     if (lifespan := find_callback(handler, "lifespan")) is not None:
         stated["lifespan"] = lifespan
     if twice := sorted(stated.keys() & handler.server_options.keys()):
-        raise RegistrationError(f"{type(handler).__qualname__}: {twice[0]} is an attribute of a handler, not one of its server_options.")
-    return {**stated, **handler.server_options, "name": handler.name or type(handler).__name__}
+        raise RegistrationError(f"{label}: {twice[0]} is an attribute of a handler, not one of its server_options.")
+    return {**stated, **handler.server_options}
 
 
 def _declared_state(cls: type) -> Any:
@@ -320,7 +326,7 @@ async def _run(
         return Fail(Reason.INVALID_PARAMS, f"params: {error}"), known
     hello = known.hello
     request = Request(request_id, method, lifted, row, Envelope(hello.version or LATEST, hello.capabilities, hello.client_info))
-    mount = Mount(server, workers, values={}, versions=(LATEST,), options=hello.options)
+    mount = Mount(server, workers, values={}, versions=(LATEST,), options=hello.options, listen_limits=None)
     channel = Channel(mount, request, Exchange(_nobody))
     if known.state is not UNSET:
         channel.give_state(server.kind.draft(server.kind.seal(known.state)))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -26,7 +27,7 @@ from callboard.core.era import Envelope, Headers, Request
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Accepted, Deferred, NeedInput, Outcome, Reply
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
-from callboard.extensions.tasks import TASKS
+from callboard.extensions.tasks import TASKS, TaskExtension
 from callboard.handling.callbacks import Callback, Callbacks
 from callboard.handling.channel import CLOSED, Channel, Notification, Stop, Stream, name_topic
 from callboard.handling.wiremap import make_result, read_hint
@@ -37,7 +38,7 @@ from callboard.server.mount import Caller, Mount
 from callboard.server.registry import Registry
 from callboard.server.state import Hello, HookFields, StateKind, Turn, can_keep
 from callboard.server.tool import answer_in_band
-from callboard.server.workers import Workers
+from callboard.server.workers import Workers, is_imposed
 from callboard.wire.jsonrpc import RawNotification, encode
 from callboard.wire.methods import METHODS, Method
 from callboard.wire.versions import LATEST
@@ -134,16 +135,31 @@ class HandlerState(StateKind):
         if self._init is None:
             return self.seal(None if self.type is UNSET else self.type())
         try:
-            value = await self._init(workers, hello)
-            if not isinstance(value, Stop):
-                return self.seal(value)
+            return self.seal(_read_state(await self._init(workers, hello)))
         except Fail:
             raise
-        except (Exception, SystemExit):  # noqa: BLE001 - user code
+        except BaseException as error:
+            if is_imposed(error):
+                raise
             _log.exception("init failed.")
             raise Fail(Reason.OPTIONS) from None
+
+
+def _read_state(value: Any) -> Any:
+    """What `init` returned, where that is a state.
+
+    Raises:
+        Fail: It refuses.
+        TypeError: It is what only ends a request.
+    """
+    if isinstance(value, Stop):
         _log.info("init stopped: %s", value.reason)
         raise StoppedError(value.reason)
+    if isinstance(value, Fail | ToolError):
+        raise value
+    if isinstance(value, (*_MISPLACED, Deferred, NeedInput)):
+        raise TypeError(f"init gives the state, or refuses with Stop or Fail; it returned {type(value).__name__}.")
+    return value
 
 
 def _hold(value: Any) -> Any:
@@ -205,14 +221,21 @@ class HandlerServer(Server):
         capabilities = options.pop("capabilities", None)
         if capabilities is None:
             capabilities = callbacks.capabilities()
+        if not isinstance(capabilities, Mapping) or not all(isinstance(part, Mapping) for part in capabilities.values()):
+            raise RegistrationError(
+                f'{callbacks.label}.capabilities must be a mapping of mappings, like {{"tools": {{}}}}, not {capabilities!r}.'
+            )
         hooks = {name: getattr(handler, name) for name in ("channels", "terminate") if callbacks.get(name)}
         hooks |= {name: _make_hook(self, callback) for name in _OWN.values() if (callback := callbacks.get(name))}
         super().__init__(**options, **hooks, capabilities=capabilities)
         self.state = self.kind = HandlerState(declared, callbacks.get("init"), callbacks.label)
         self.registry = _Shelf(page_size=options.get("page_size", 50), changed=self.hub.publish)
         self.serving |= dict.fromkeys(METHODS.keys() - _OURS, _serve)
+        if self._tasks is not None:  # no tool says that it may be a task: the handler's `Deferred` does
+            self.tasks = TaskExtension(self._tasks)
+            self.extend(self.tasks)
         self.hears = callbacks.get("handle_notification") is not None
-        self._hearing: set[asyncio.Task[None]] = set()
+        self._hearing: dict[asyncio.Task[None], Mount] = {}
 
     async def find_watched(self, uri: str, ctx: Any) -> str:  # noqa: ARG002 - whatever it is, whoever asks
         """What a client that subscribes to a URI hears of: a handler does not say beforehand which there are, so it may be any."""
@@ -276,12 +299,12 @@ class HandlerServer(Server):
         if who.state is not UNSET:
             channel.give_state(self.kind.draft(who.state))
         task = mount.workers.loop.create_task(self._hear(notification, channel, bind))
-        self._hearing.add(task)
-        task.add_done_callback(self._hearing.discard)
-        mount.closing[self] = self._end_hearing
+        self._hearing[task] = mount
+        task.add_done_callback(self._hearing.pop)
+        mount.closing[self] = partial(self._end_hearing, mount)
 
-    async def _end_hearing(self) -> None:
-        hearing = set(self._hearing)
+    async def _end_hearing(self, mount: Mount) -> None:
+        hearing = [task for task, where in list(self._hearing.items()) if where is mount]
         for task in hearing:
             task.cancel()
         if hearing:
@@ -298,7 +321,9 @@ class HandlerServer(Server):
                 channel.options = bound
             await self.open_state(channel)
             await callback(channel.mount.workers, notification, channel, channel.state)
-        except (Exception, SystemExit):  # noqa: BLE001 - user code, and nobody to tell
+        except BaseException as error:  # user code, and nobody to tell
+            if is_imposed(error):
+                raise
             _log.exception("handle_notification failed.")
         finally:
             await channel.end()
@@ -339,6 +364,10 @@ class HandlerServer(Server):
         if isinstance(returned, Deferred) and not _takes_tasks(channel):  # TX-02
             data: dict[str, Any] = {"requiredCapabilities": {"extensions": {TASKS: {}}}}
             return Fail(Reason.MISSING_CAPABILITY, "This request is answered with a task, and its client declared no tasks.", data)
+        if isinstance(returned, Deferred) and self.tasks is None:  # TX-01, TX-06
+            raise TypeError(
+                f"{self.callbacks.label}: Deferred takes server_options = {{'tasks': ...}}, which answers what is asked about tasks."
+            )
         if isinstance(returned, Fail | NeedInput | Deferred):
             return returned
         if isinstance(returned, ToolError):
@@ -349,12 +378,20 @@ class HandlerServer(Server):
             raise TypeError(f"{self.callbacks.label}: {error}") from error.__cause__
         return Reply(value, hint or read_hint(returned) or self.cache, wrap=channel.wraps, stop_reason=channel.stop_reason)
 
+    def keep(self, channel: Channel, state: Any) -> None:
+        """Take a state that a callback leaves; UNSET for none.
+
+        Raises:
+            TypeError: It is not of the declared type.
+        """
+        if state is not UNSET:
+            if channel.session is None:
+                self.kind.seal(state)  # as a session would
+            channel.give_state(state)
+
     def _open_reply(self, channel: Channel, reply: Reply) -> Any:
         """Take what a Reply leaves; the result in it."""
-        if reply.state is not UNSET:
-            if channel.session is None:
-                self.kind.seal(reply.state)  # as a session would
-            channel.give_state(reply.state)
+        self.keep(channel, reply.state)
         channel.stop_reason = reply.stop_reason
         if isinstance(reply.value, Stop | NeedInput | Deferred):
             raise TypeError(f"{self.callbacks.label}: a Reply holds a result, a Fail or a ToolError, not {type(reply.value).__name__}.")
@@ -405,22 +442,20 @@ async def _stream(server: HandlerServer, channel: Channel, stream: Any) -> Any:
     channel.start_stream()
     try:
         while isinstance(stream, Stream):
-            if stream.state is not UNSET:
-                channel.give_state(stream.state)
+            server.keep(channel, stream.state)
             message = await channel.receive()
             if message is CLOSED:
                 break
             stream = await callback(workers, message, channel, channel.state)
-            if channel.shut:
-                break
-            if stream is None:
+            if stream is None and not channel.shut:
                 text = "handle_message returned None: return Stream(state) to go on, else what the request comes to."
                 raise TypeError(f"{server.callbacks.label}: {text}")
         else:
-            return stream
+            if not channel.shut:
+                return stream
     except asyncio.CancelledError:
-        assert channel.task is not None
-        if channel.task.cancelling():
+        # A question to the client ends the run in the same way, and is an answer of the handler's own.
+        if channel.task is not None and channel.task.cancelling() and not (channel.asks is not None and channel.asks.suspended):
             channel.shut_down()
             await _say_farewell(server, channel)
         raise
@@ -436,7 +471,9 @@ async def _say_farewell(server: HandlerServer, channel: Channel) -> None:
     try:
         async with asyncio.timeout(FAREWELL):
             await callback(channel.mount.workers, channel, channel.state, bounded=False)
-    except (Exception, SystemExit):  # noqa: BLE001 - user code, and nobody to tell
+    except BaseException as error:  # user code, and nobody to tell
+        if is_imposed(error):
+            raise
         _log.exception("handle_close failed.")
 
 

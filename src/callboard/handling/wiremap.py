@@ -91,7 +91,11 @@ def read_hint(value: Any) -> CacheHint | None:
     if not isinstance(value, Mapping):
         return None
     ttl, scope = value.get("ttlMs", value.get("ttl_ms")), value.get("cacheScope", value.get("cache_scope"))
-    return None if ttl is None and scope is None else CacheHint(ttl or 0, scope or "private")
+    if ttl is None and scope is None:
+        return None
+    if type(ttl or 0) is not int or not isinstance(scope or "", str):
+        raise TypeError(f"ttlMs is a whole number of milliseconds, and cacheScope private or public, not {ttl!r} and {scope!r}.")
+    return CacheHint(ttl or 0, scope or "private")
 
 
 def read_items(method: str, value: Any) -> list[Fields] | None:
@@ -105,7 +109,7 @@ def read_items(method: str, value: Any) -> list[Fields] | None:
     key, kind = LISTS[method]
     if isinstance(value, Mapping):
         value = _name_keys(_RESULTS[method], value, method)
-        if value.get("nextCursor", UNSET) is not UNSET:
+        if value.get("nextCursor") is not None:
             return None
         value = value.get(key)
     return [_item(method, kind, item, at) for at, item in enumerate(_listed(method, key, value))]
@@ -116,6 +120,10 @@ def _make_list(request: Request, value: Any, page_size: int) -> Fields:
     key, kind = LISTS[method]
     if isinstance(value, Mapping):  # a page that the handler has cut itself
         page: Fields = dict(value)
+        if not isinstance(page.setdefault("nextCursor", None), str | None):
+            raise TypeError(f"{method}: nextCursor is a str, and left out or None on the last page, not {page['nextCursor']!r}.")
+        if page["nextCursor"] is None:
+            del page["nextCursor"]
         page[key] = [_item(method, kind, item, at) for at, item in enumerate(_listed(method, key, page.get(key)))]
         return page
     items = _listed(method, key, value)

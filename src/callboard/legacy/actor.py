@@ -140,6 +140,11 @@ class Actor:
         """The least severe level that the client wants to see now."""
         return self.envelope.log_level
 
+    @property
+    def kept_state(self) -> Any:
+        """Its state, encoded, as the last call left it."""
+        return self.machine.state
+
     # Requests
 
     def start(

@@ -57,6 +57,8 @@ from callboard.wire.methods import METHODS, Method
 __all__ = ["Server"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_LABEL = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_EXTENSION_ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _log = logging.getLogger("callboard")
 
 
@@ -308,7 +310,10 @@ class Server:
         Raises:
             RegistrationError: It can't be added, or its name is taken.
         """
-        self.registry.add(*compile_parts(component, where="server.add", strict=self._strict, state=self.state))
+        self.registry.add(*self._compile(component, "server.add"))
+
+    def _compile(self, component: Any, where: str) -> list[Component]:
+        return compile_parts(component, where=where, strict=self._strict, state=self.state)
 
     def mount(self, prefix: str, other: Server) -> None:
         """Serve the components of another server too, now and as they come and go: tools and prompts as `prefix_name`, resources as they are.
@@ -358,19 +363,26 @@ class Server:
         """Offer an extension of the protocol, such as `Skills`.
 
         Raises:
-            RegistrationError: It is there already, or one of its methods is another's.
+            RegistrationError: Its id is none or is there already, one of its methods or components is another's, or the server does not
+                advertise what its methods belong to.
         """
+        if not _EXTENSION_ID.fullmatch(extension.id):  # EX-01
+            raise RegistrationError(
+                f"server.extend: {extension.id!r} is no id of an extension: begin it with a domain, like com.example/notes."
+            )
         if extension.id in self.extensions:
             raise RegistrationError(f"server.extend: {extension.id} is there already.")
         methods = extension.methods()
         if taken := sorted(methods.keys() & self.methods.keys()):
             raise RegistrationError(f"server.extend: {extension.id} brings {taken[0]}, which is served already.")
+        needed = {row.capability for row, _ in methods.values() if row.capability}
+        if self._declared is not None and (missing := sorted(needed - self._declared.keys())):  # SK-01
+            raise RegistrationError(f"server.extend: {extension.id} needs {missing[0]!r} among the server's capabilities=.")
+        self.registry.add(*[part for given in extension.components() for part in self._compile(given, "server.extend")])
         self.extensions[extension.id] = extension
         for name, (row, serve) in methods.items():
             self.methods[name] = row
             self.serving[name] = serve
-        for component in extension.components():
-            self.add(component)
 
     def _added(self, part: Component | Provider) -> None:
         """A component has come: with the first tool that may go on as a task comes the extension (EX-03).
@@ -493,13 +505,13 @@ def _introduce(name: str, version: str, *, icons: Sequence[v.Icon], **said: Any)
 
 
 def _check_options(threads: int, completion_cap: int, instructions: str | None, ask_timeout: float) -> None:
-    if threads < 1:
-        raise RegistrationError(f"threads must be at least 1, not {threads}: `def` functions would wait for ever.")
-    if not 1 <= completion_cap <= COMPLETION_CAP:
-        raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap}.")
+    if type(threads) is not int or threads < 1:
+        raise RegistrationError(f"threads must be an integer of at least 1, not {threads!r}: `def` functions would wait for ever.")
+    if type(completion_cap) is not int or not 1 <= completion_cap <= COMPLETION_CAP:
+        raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap!r}.")
     if instructions is not None and type(instructions) is not str:
         raise RegistrationError(f"instructions must be a str, not {instructions!r}.")
-    if not isinstance(ask_timeout, int | float) or ask_timeout <= 0:
+    if not isinstance(ask_timeout, int | float) or not ask_timeout > 0:
         raise RegistrationError(f"ask_timeout is a number of seconds above 0, not {ask_timeout!r}.")
 
 

@@ -27,7 +27,7 @@ from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.core.inputs import MAX_ROUNDS, Ask, AskTwiceError, Log, Memory, find_missing
 from callboard.core.outcome import NeedInput, Outcome
-from callboard.errors import Fail, Reason, ToolError
+from callboard.errors import Fail, NoAnswerError, Reason, ToolError
 from callboard.server.form import Form, FormError
 from callboard.server.mount import Session
 from callboard.server.sampling import Sampled
@@ -40,7 +40,8 @@ __all__ = ["Answer", "Asks", "Input", "Misfit", "read_elicited", "read_roots", "
 T = TypeVar("T")
 # Turns of the loop from the last new ask to the suspension: enough for other branches to ask too, and for the failure of one to arrive.
 PATIENCE = 4
-_ACTIONS = frozenset({"accept", "decline", "cancel"})
+MAX_REFUSED = 1000
+_ACTIONS = ("accept", "decline", "cancel")  # no set: what a client sends may have no hash
 _Result: TypeAlias = dict[str, Any]
 _making: ContextVar[Asks | None] = ContextVar("making", default=None)
 """What a `ctx.once` is at work for, in its function."""
@@ -120,12 +121,15 @@ class Asks:
         failure: What ends the call, whatever its function makes of it; None as long as nothing does.
         route: Where asks go in place of the client, as those of a task do; None for the client. Takes an ask, gives its result.
         task: The task that runs the function; None where that runs on a thread.
+        limit: The time limit of the function; None without.
     """
 
     __slots__ = (
+        "_asking",
         "_cancelled",
         "_cancels",
         "_exchange",
+        "_left",
         "_making",
         "_need",
         "_principal",
@@ -137,6 +141,7 @@ class Asks:
         "_turn",
         "_waiting",
         "failure",
+        "limit",
         "log",
         "route",
         "suspended",
@@ -170,7 +175,10 @@ class Asks:
         self._making: set[str] = set()
         self._cancelled: asyncio.Task[Any] | None = None
         self._cancels = 0
-        self._refused = False
+        self._refused = 0
+        self.limit: asyncio.Timeout | None = None
+        self._asking = 0
+        self._left: float | None = None
 
     async def ask(self, method: str, params: dict[str, Any], key: str | None, read: Callable[[_Result], T]) -> T:
         """Ask the client and wait for the answer.
@@ -187,11 +195,11 @@ class Asks:
             AskTwiceError: Another ask of this call can't be told from this one.
         """
         if self.suspended:
-            self._refused = True
-            raise asyncio.CancelledError  # what the call comes to is settled
+            await self._refuse()
+        if _making.get() is self:
+            self.failure = RuntimeError("The function of a ctx.once asks the client, and would again in each round: ask outside of it.")
+            raise self.failure
         try:
-            if _making.get() is self:
-                raise AskTwiceError("The function of a ctx.once asks the client, which would ask it for each try: ask outside of it.")
             ask = self.log.identify(method, params, key)
         except AskTwiceError as error:
             self.failure = error
@@ -226,7 +234,7 @@ class Asks:
         saved = self.log.memory.saved
         if key not in saved:
             if self.suspended:
-                raise asyncio.CancelledError
+                await self._refuse()
             if key in self._making:
                 raise AskTwiceError(f"ctx.once({key!r}) is at work already in this call: await it once, or give each a key of its own.")
             self._making.add(key)
@@ -271,21 +279,29 @@ class Asks:
             return outcome
         if self._need is None:
             self._need = self.need(self.log.pending)
+            self._refused = 0
         elif outcome is not None:
             return outcome  # a layer has seen it, and made something else of it
         return self._need
 
     def is_settled_by(self, error: BaseException) -> bool:
-        """Whether what a function, or a layer, raises is of no account: what the call comes to was settled before."""
+        """Whether what a function, or a layer, raises is of no account: what the call comes to was settled before.
+
+        Once layers have seen that, only what they ask themselves is: a cancellation that comes then is the client's, or the server's.
+        """
         if self.failure is not None:
             return True
-        return self.suspended and (self._need is None or (self._refused and isinstance(error, asyncio.CancelledError)))
+        return self.suspended and (self._need is None or (self._refused > 0 and isinstance(error, asyncio.CancelledError)))
+
+    def abandon(self) -> None:
+        """Ask the client of a session no more for what nobody waits for: the call is over, and threads must not wait on for its sake."""
+        for sending in self._sending:
+            sending.cancel()
 
     async def drop(self) -> None:
-        """Ask no more for what nobody waits for: the function has returned (CN-07)."""
+        """The same, and see that the client is told while it still can be (CN-07)."""
         if self._sending:
-            for sending in self._sending:
-                sending.cancel()
+            self.abandon()
             await asyncio.wait(self._sending)
 
     def _see_cancelled(self) -> None:
@@ -316,7 +332,10 @@ class Asks:
 
         Raises:
             Fail: It did not declare the capability (MISSING_CAPABILITY).
+            TypeError: Requests of this method can't ask.
         """
+        if not self._request.row.asks:
+            raise TypeError(f"{self._request.method} can't ask the client: tools/call, resources/read and prompts/get can (MR-02).")
         envelope = self._request.envelope
         if self._session is None and self.route is None and envelope.version != LATEST:
             text = f"This call has to ask its client ({ask.method}), which takes a session with protocol {envelope.version}."
@@ -343,19 +362,54 @@ class Asks:
         pending = self.log.pending
         pending[ask.key] = ask
         try:
-            if self.route is not None:
-                return await self.route(ask)
-            if self._session is None:
+            if self.route is None and self._session is None:
                 return await self._wait()
-            sending = asyncio.ensure_future(self.send(ask))
-            self._sending.add(sending)
+            self._stop_clock()
             try:
-                return await sending
+                return await (self.send(ask) if self.route is not None else self._send_apart(ask))
             finally:
-                self._sending.discard(sending)
+                self._start_clock()
         finally:
             if not self.suspended:
                 pending.pop(ask.key, None)
+
+    async def _refuse(self) -> None:
+        """Let nothing begin any more: what the call comes to is settled.
+
+        A function that takes this for a failure to try again must not stop the event loop; in the end it waits.
+
+        Raises:
+            CancelledError: Always.
+        """
+        self._refused += 1
+        await (asyncio.sleep(0) if self._refused < MAX_REFUSED else asyncio.get_running_loop().create_future())
+        raise asyncio.CancelledError
+
+    async def _send_apart(self, ask: Ask) -> _Result:
+        """Ask the client of a session, in a task that can be ended on its own; see `abandon`."""
+        if not self._exchange.open:
+            raise NoAnswerError("The call is over: nobody waits for what it asks.")
+        sending = asyncio.ensure_future(self.send(ask))
+        self._sending.add(sending)
+        try:
+            return await sending
+        finally:
+            self._sending.discard(sending)
+
+    def _stop_clock(self) -> None:
+        """The time limit of a tool is for its work, not for how long a user thinks: in rounds it does not count that either."""
+        limit = self.limit
+        if limit is not None and not self._asking and not limit.expired() and (end := limit.when()) is not None:
+            self._left = end - asyncio.get_running_loop().time()
+            limit.reschedule(None)
+        self._asking += 1
+
+    def _start_clock(self) -> None:
+        self._asking -= 1
+        if self._asking == 0 and self._left is not None:
+            left, self._left = self._left, None
+            if self.limit is not None:
+                self.limit.reschedule(asyncio.get_running_loop().time() + left)
 
     async def _wait(self) -> _Result:
         """Wait for what does not come in this round."""
@@ -420,7 +474,7 @@ def read_elicited(result: _Result, form: Form | None) -> Answer[Any]:
         Misfit: It is none, or its content does not fit the form.
     """
     action = result.get("action")
-    if not isinstance(action, str) or action not in _ACTIONS:
+    if action not in _ACTIONS:
         raise Misfit("action is accept, decline or cancel.")
     if action != "accept" or form is None:
         return Answer(action)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import current_task
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -17,6 +16,7 @@ from callboard.server.context import Context
 from callboard.server.depends import compile_injections, injection_key
 from callboard.server.signature import Signature, read
 from callboard.server.state import StateKind
+from callboard.server.workers import current_task
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import encode
 
@@ -44,14 +44,16 @@ class Facts(msgspec.Struct, kw_only=True, frozen=True):
     icons: Sequence[v.Icon] = ()
     meta: Mapping[str, Any] | None = None
 
-    def fields(self, signature: Signature) -> dict[str, Any]:
-        """As fields of a definition."""
-        description = self.description if self.description is not None else signature.doc.description
+    def fields(self, signature: Signature | None = None) -> dict[str, Any]:
+        """As fields of a definition; what has another type is left as it is, for `make_definition` to say so."""
+        said = None if signature is None else signature.doc.description
+        icons = list(self.icons) if isinstance(self.icons, Sequence) else self.icons
+        meta = dict(self.meta) if isinstance(self.meta, Mapping) else self.meta
         return {
             "title": UNSET if self.title is None else self.title,
-            "description": description or UNSET,
-            "icons": list(self.icons) or UNSET,
-            "meta": UNSET if self.meta is None else dict(self.meta),
+            "description": (said if self.description is None else self.description) or UNSET,
+            "icons": UNSET if icons == [] else icons,
+            "meta": UNSET if meta is None else meta,
         }
 
 
@@ -100,18 +102,14 @@ class Callee:
         outer = ctx.task
         try:
             if self._is_async:
-                ctx.task = current_task()
+                ctx.task = current_task(ctx.mount.workers.loop)
                 return await self._call(**kwargs)
-            # A thread can't be cancelled: where the call is suspended, what it waits for is, so that it ends before what it was given does.
-            ctx.task = None
-            if ctx.asks is not None:
-                ctx.asks.task = None
-            return await ctx.mount.workers.run(self._call, kwargs)
+            return await ctx.on_thread(self._call, kwargs)
         finally:
             ctx.task, outer = outer, None  # a task holds its error, that its frames: neither they nor the Context may hold the task
 
     async def _call_with_providers(self, kwargs: dict[str, Any], ctx: Context) -> Any:
-        outer, ctx.task = ctx.task, current_task()  # a dependency may ask the client too
+        outer, ctx.task = ctx.task, current_task(ctx.mount.workers.loop)  # a dependency may ask the client too
         try:
             async with AsyncExitStack() as stack:
                 await self._injector.fill(kwargs, ctx, {}, stack)

@@ -25,6 +25,7 @@ from callboard.server.context import Context
 from callboard.server.cursor import read_cursor, write_cursor
 from callboard.server.policy import sees, strictest
 from callboard.server.registry import LIST_KEYS, Kind, Provider, Registry
+from callboard.server.workers import is_imposed
 from callboard.wire.jsonrpc import encode
 
 __all__ = ["ask_provider", "find", "find_readable", "find_watched", "hides", "list_page", "unknown_prompt", "unknown_tool"]
@@ -136,9 +137,9 @@ async def _ask_repository(repository: Repository, cursor: str | None, ctx: Conte
     """A page of a repository's list; one that fails has nothing in it, and the rest of the list is not harmed."""
     try:
         return await repository.page(cursor, ctx)
-    except Fail:
-        raise
-    except (Exception, SystemExit):  # noqa: BLE001 - user code
+    except BaseException as error:  # user code
+        if is_imposed(error) or isinstance(error, Fail):
+            raise
         _log.exception("The list of %s failed, so that its resources are in no list.", repository.source)
         return (), None
 
@@ -147,7 +148,7 @@ async def _cut(
     kind: Kind, cursor: str | None, listing: list[bytes], paged: list[Repository], size: int, ctx: Context
 ) -> tuple[list[bytes], str | None]:
     """The items of a page, and the cursor of the next."""
-    place = None if cursor is None else _read_place(cursor)
+    place = None if cursor is None or kind != "resources" else _read_place(cursor)
     items: list[bytes] = []
     if place is None:
         offset = read_cursor(kind, cursor)

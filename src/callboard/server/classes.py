@@ -6,7 +6,7 @@ No base class: a tool has `execute`, a repository of resources `prefix` and `rea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
@@ -81,7 +81,7 @@ class _Author:
         self.of = of
         self.name = type(of).__name__
 
-    def options(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def options(self, fields: Iterable[str]) -> dict[str, Any]:
         """Those of its attributes that are options."""
         own = {name: getattr(self.of, name) for name in fields if hasattr(self.of, name)}
         return {"name": _snake_case(self.name), "description": self._describe(), **own}
@@ -128,14 +128,15 @@ def _compile_prompt(author: _Author, strict: bool, state: StateKind | None) -> l
 def _compile_repository(author: _Author, _strict: bool, state: StateKind | None) -> list[Component]:  # noqa: FBT001
     if not hasattr(author.of, "prefix"):
         raise RegistrationError(f'{author.name} has `read`, but no `prefix`: say what its URIs begin with, like prefix = "docs://".')
-    facts, policy, own = sort_options(author.name, author.options(ResourceFields.__annotations__), policy=ACCESS, own=RESOURCE)
-    mime_type, cache = own.get("mime_type"), own.get("cache")
+    options = author.options(ResourceFields.__annotations__.keys() - {"size"})  # which is of one resource
+    facts, policy, own = sort_options(author.name, options, policy=ACCESS, own=RESOURCE)
+    cache, annotations, mime_type = own.get("cache"), own.get("annotations"), own.get("mime_type")
     templates = getattr(author.of, "templates", ())
-    if isinstance(templates, str):
+    if isinstance(templates, str) or not isinstance(templates, Collection):
         raise RegistrationError(f"{author.name}: templates is a list of URI templates, not {templates!r}.")
     lister = getattr(author.of, "list", None)
     repository = Repository(author.of.prefix, author.of.read, list=lister, mime_type=mime_type, cache=cache, policy=policy, state=state)
-    made = [RepositoryTemplate(repository, uri, facts=facts, mime_type=mime_type) for uri in templates]
+    made = [RepositoryTemplate(repository, uri, facts=facts, mime_type=mime_type, annotations=annotations) for uri in templates]
     completers = [each for template in made for each in author.completers(template.key, template.uri_template.variables, state)]
     return [repository, *made, *completers]
 

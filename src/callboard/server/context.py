@@ -81,6 +81,7 @@ class Context:
         options: Bound options: the session's, else the mount's; None without.
         session: The session of a 2025 client; None on the current protocol, which has none.
         asks: What the call asks its client; None as long as it asks nothing.
+        limit: The time limit of the function, which stands still while the client is asked; None without.
         input: What the client sends with a retry, for functions that return `NeedInput` by hand; None in the first round.
         task: The task that runs the function, as soon as that is known; what a suspension ends.
         job: The task, in the protocol's sense, that the call may become; None where it can't.
@@ -100,6 +101,7 @@ class Context:
         "exchange",
         "input",
         "job",
+        "limit",
         "mount",
         "options",
         "principal",
@@ -139,6 +141,7 @@ class Context:
         self.task: asyncio.Task[Any] | None = None
         self.job: Job | None = None
         self.asks: Asks | None = None
+        self.limit: asyncio.Timeout | None = None
         self.provided: dict[Any, Any] | None = None
         self.within: Any = None
         self._state: Any = UNSET
@@ -228,6 +231,11 @@ class Context:
         """Give this call its draft of the session's state; the session's to do."""
         self._state = draft
 
+    def begin_again(self) -> None:
+        """The function runs from its top, in the same session: what its last run did to the state never was."""
+        if self._state is not UNSET and self.session is not None:
+            self._state = self.mount.server.state.draft(self.session.kept_state)
+
     def _begin_state(self) -> Any:
         kind = self.mount.server.state
         if kind is None:
@@ -278,6 +286,7 @@ class Context:
             self.asks = Asks(server, self.request, self.exchange, self.session, self.principal, memory, responses)
         if self.task is not None:
             self.asks.task = self.task
+        self.asks.limit = self.limit
         return self.asks
 
     @overload
@@ -402,7 +411,12 @@ class Context:
 
         Returns:
             Something to await where the function produces faster than a client reads; awaiting is optional.
+
+        Raises:
+            TypeError: `message` is no text that can be sent.
         """
+        if message is not None and not _is_sendable(message):
+            raise TypeError(f"ctx.progress: message is a text, without half a surrogate pair, not {message!a}.")
         if self.job is not None and message is not None:
             self._on_loop(self.job.say, message)
         if self.request.envelope.progress_token is None or not self.exchange.streams:
@@ -493,11 +507,38 @@ class Context:
             if isinstance(awaitable, Coroutine):
                 awaitable.close()
             raise RuntimeError("ctx.wait is for `def` functions, which run on threads; in an `async def` function use `await`.")
+        waiting = _await(awaitable)
         try:
-            return run_coroutine_threadsafe(_await(awaitable), workers.loop).result()
+            future = run_coroutine_threadsafe(waiting, workers.loop)
+        except RuntimeError:  # the loop has closed
+            waiting.close()
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
+            raise
+        try:
+            return future.result()
         except concurrent.futures.CancelledError:
             # As on the loop: `except Exception` must not take the end of the call for a failure.
             raise asyncio.CancelledError from None
+        finally:
+            del future  # it may hold an error, that its frames, and one of those is this
+
+    async def on_thread(self, function: Callable[..., T], kwargs: dict[str, Any]) -> T:
+        """Call a `def` function.
+
+        A thread can't be cancelled: where the call is suspended, what it waits for is, so that it ends before what it was given does.
+
+        Args:
+            function: The function.
+            kwargs: Its arguments.
+        """
+        outer, self.task = self.task, None
+        if self.asks is not None:
+            self.asks.task = None
+        try:
+            return await self.mount.workers.run(function, kwargs)
+        finally:
+            self.task, outer = outer, None
 
     def _on_loop(self, emit: Callable[..., Any], *args: Any) -> _Drain | _Ready:
         """Emit from whatever thread: what one function says keeps its order."""
@@ -515,6 +556,13 @@ class Context:
 def _check_message(where: str, message: Any) -> None:
     if not isinstance(message, str):
         raise TypeError(f"{where}: message is a text for the user, not {type(message).__name__}.")
+
+
+def _is_sendable(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and (text.isascii() or bool(text.encode()))
+    except UnicodeEncodeError:
+        return False
 
 
 async def _await(awaitable: Awaitable[T]) -> T:

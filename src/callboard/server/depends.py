@@ -103,12 +103,13 @@ class _Provider:
             return cache[self.fn]
         kwargs: dict[str, Any] = {}
         await self.needs.fill(kwargs, ctx, cache, stack)
-        value = await self._make(kwargs, ctx.mount.workers, stack)
+        value = await self._make(kwargs, ctx, stack)
         if self.use_cache:
             cache[self.fn] = value
         return value
 
-    async def _make(self, kwargs: dict[str, Any], workers: Workers, stack: AsyncExitStack) -> Any:
+    async def _make(self, kwargs: dict[str, Any], ctx: Context, stack: AsyncExitStack) -> Any:
+        workers = ctx.mount.workers
         # A generator function counts as one, also where @contextmanager or @asynccontextmanager stands on it already.
         inner = inspect.unwrap(self.fn)
         if inspect.isasyncgenfunction(inner):
@@ -121,7 +122,7 @@ class _Provider:
             return value
         if inspect.iscoroutinefunction(self.fn):
             return await self.fn(**kwargs)
-        value = await workers.run(self.fn, kwargs)
+        value = await ctx.on_thread(self.fn, kwargs)
         return await value if inspect.isawaitable(value) else value
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from itertools import chain
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +13,7 @@ from msgspec import UNSET
 from callboard.core.era import Request
 from callboard.core.headers import compare_params
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
-from callboard.errors import Fail, NotFound, Reason
+from callboard.errors import AskError, Fail, NotFound, Reason
 from callboard.extensions.tasks import TaskExtension
 from callboard.server.catalogue import find, find_readable, list_page, unknown_prompt, unknown_tool
 from callboard.server.component import Component, Prompt, Repository, Resource, Template, Tool
@@ -22,6 +23,7 @@ from callboard.server.registry import Kind, Registry
 from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.state import Turn
 from callboard.server.subscriptions import Hub
+from callboard.server.tool import answer_in_band
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.methods import ListenParams
 from callboard.wire.versions import LATEST
@@ -60,7 +62,7 @@ async def dispatch(server: Served, request: Request, context: Context) -> Outcom
         The outcome. What user code raises comes through; the caller guards.
     """
     capability = request.row.capability
-    if capability and capability not in server.offered:
+    if capability and capability not in server.offered and context.within is None:
         return Fail(Reason.METHOD_NOT_FOUND, f"Method not found: this server has no {capability}.")
     serve, params = request.row.serve or server.serving[request.method], request.params
     if not request.row.asks or context.within is not None:  # what a mounted server asks, the one that it is mounted on answers for
@@ -78,9 +80,19 @@ async def dispatch(server: Served, request: Request, context: Context) -> Outcom
                 raise
             outcome = None
         if context.asks is not None or type(outcome) is NeedInput:
-            outcome = await advance(context, outcome)
+            outcome = await _advance(context, outcome)
         if outcome is not None:
             return outcome
+
+
+async def _advance(ctx: Context, outcome: Outcome | None) -> Outcome | None:
+    """See `advance`; a client that does not answer what a tool asks by hand fails it in band, as where the function waits itself."""
+    try:
+        return await advance(ctx, outcome)
+    except AskError as error:
+        if ctx.method != "tools/call":
+            raise
+        return answer_in_band(error)
 
 
 async def _discover(server: Served, _params: v.RequestParams, _request: Request, ctx: Context) -> Outcome:
@@ -140,17 +152,28 @@ async def _read_resource(server: Served, params: v.ReadResourceRequestParams, _r
     uri = params.uri
     readable: Resource | Template | Repository | None = server.registry.resources.get(uri)
     values: dict[str, Any] | None = None
+    is_everybodys = readable is not None and readable.visible is None
     if readable is None or readable.visible is not None:
         found = await find_readable(server.registry, uri, ctx)
         if found is None:
             return NotFound(uri)
+        is_everybodys = readable is None and found[0].visible is None and not server.registry.providers
         readable, values = found
-    if readable.gate is not None and (fail := readable.gate.admit(ctx)) is not None:
-        return fail
+    if readable.gate is not None:
+        if (fail := readable.gate.admit(ctx)) is not None:
+            return fail
+        is_everybodys &= not readable.gate.scopes
     reply = await (readable.read(uri, values or {}, ctx) if isinstance(readable, Template) else readable.read(uri, ctx))
-    if isinstance(reply, Reply):  # MR-16: what a client was asked for is for this once
-        reply.cache = CacheHint() if ctx.asks is not None else reply.cache or server.cache
+    if isinstance(reply, Reply):
+        reply.cache = _hint_reading(reply.cache or server.cache, ctx, is_everybodys=is_everybodys)
     return reply
+
+
+def _hint_reading(hint: CacheHint, ctx: Context, *, is_everybodys: bool) -> CacheHint:
+    """How long, and for whom, a client may keep what it read."""
+    if ctx.asks is not None:  # MR-16: what a client was asked for is for this once
+        return CacheHint()
+    return hint if is_everybodys else CacheHint(hint.ttl_ms, "private")  # CA-03: shared caches know nothing of who may read
 
 
 async def _get_prompt(server: Served, params: v.GetPromptRequestParams, _request: Request, ctx: Context) -> Outcome:
@@ -198,10 +221,16 @@ def find_turn(registry: Registry, request: Request) -> Turn:
 
 
 def _find_readable(registry: Registry, params: v.ReadResourceRequestParams) -> Component | None:
-    found = registry.resources.get(params.uri) or registry.find_template(params.uri)
-    if found is None:
-        return next(registry.find_repositories(params.uri), None)
-    return found[0] if isinstance(found, tuple) else found
+    """What is read, for all that is known without its caller: of those that may be it one that takes the state, if any does."""
+    uri = params.uri
+    resource = registry.resources.get(uri)
+    templates = (template for template, _ in registry.find_templates(uri))
+    found: Resource | Template | Repository | None = None
+    each: Iterator[Resource | Template | Repository] = chain(filter(None, [resource]), templates, registry.find_repositories(uri))
+    for found in each:
+        if found.state is not None or found.visible is None:
+            break
+    return found
 
 
 def _find_completer(registry: Registry, params: v.CompleteRequestParams) -> Component | None:

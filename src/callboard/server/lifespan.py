@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from callboard.errors import RegistrationError
 from callboard.server.signature import accepts
+from callboard.server.workers import is_imposed
 
 __all__ = ["Dependent", "Lifespan", "LifespanFactory"]
 
@@ -50,12 +51,17 @@ class _Run:
             async with manager as values:
                 self.ready.set_result(_check_values(values))
                 await self.stop.wait()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - it is raised, or those who wait are told
+            failure = error
+            if isinstance(error, asyncio.CancelledError) and not is_imposed(error):
+                # It waited for something that was cancelled. Who waits for the lifespan is not, and may go on without it.
+                failure = RuntimeError("The lifespan raised CancelledError.")
+                failure.__cause__ = error
             if self.ready.done():
-                if not self.stop.is_set() and not isinstance(error, asyncio.CancelledError):
-                    _log.exception("The server's lifespan ended while the server serves.")
-                raise
-            self.ready.set_exception(error)
+                if not self.stop.is_set() and not isinstance(failure, asyncio.CancelledError):
+                    _log.error("The server's lifespan ended while the server serves.", exc_info=failure)
+                raise failure from failure.__cause__
+            self.ready.set_exception(failure)
 
 
 class Lifespan:

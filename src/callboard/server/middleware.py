@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from asyncio import current_task
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -38,4 +39,17 @@ def compose(service: Service, layers: Sequence[Layer]) -> Service:
             if inspect.iscoroutine(made):
                 made.close()
             raise RegistrationError(_NO_LAYER % (layer,))
-    return cast("Service", made)
+    return _task_of(cast("Service", made)) if given else service
+
+
+def _task_of(layers: Service) -> Service:
+    """Let the call know the task that its layers run in: they may ask the client too."""
+
+    async def serve(request: Request, ctx: Context) -> Outcome:
+        outer, ctx.task = ctx.task, current_task()
+        try:
+            return await layers(request, ctx)
+        finally:
+            ctx.task, outer = outer, None  # a task holds its error, that its frames: neither they nor the Context may hold the task
+
+    return serve

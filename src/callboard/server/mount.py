@@ -88,6 +88,11 @@ class Session(Protocol):
         """The least severe level that its client wants to see now."""
         ...
 
+    @property
+    def kept_state(self) -> Any:
+        """Its state, encoded, as the last call left it; None for a server without state."""
+        ...
+
     def disconnect(self, exchange: Exchange, retry: float) -> None:
         """Close the connection that one call is answered on, and go on with the call; on the event loop only.
 

@@ -119,9 +119,13 @@ class Mounted:
         values = await self.enter()
         if values is None:
             return Fail(Reason.INTERNAL, f"The mounted server {self.server.name} is not available.")
+        outer = ctx.within
         ctx.enter(self.server, values)
         params = msgspec.structs.replace(ctx.request.params, **changed)
-        return await self.server.service(msgspec.structs.replace(ctx.request, params=params), ctx)
+        try:
+            return await self.server.service(msgspec.structs.replace(ctx.request, params=params), ctx)
+        finally:
+            ctx.within = outer  # a layer of the parent may go on, and serve the request again
 
     async def look(self, ctx: Context) -> Context:
         """The Context for what is asked of it on the way to others: its predicates, providers and lists."""
@@ -262,10 +266,14 @@ class _Completer(Completer):
         # A template has a variable, and so a brace; the name of a prompt has none.
         self.owner = inner.owner if "{" in inner.owner else mounted.rename(inner.owner)
 
-    async def complete(self, text: str, arguments: Mapping[str, str], ctx: Context, cap: int) -> Outcome:  # noqa: ARG002 - in the request
-        is_prompt = isinstance(ctx.request.params.ref, v.PromptReference)
-        changed: dict[str, Any] = {"ref": v.PromptReference(name=self.inner.owner)} if is_prompt else {}
-        return await self.mounted.serve(ctx, **changed)
+    async def complete(self, text: str, arguments: Mapping[str, str], ctx: Context, cap: int) -> Outcome:  # noqa: ARG002 - the child's own
+        owner = self.inner.owner
+        return await self.mounted.serve(
+            ctx,
+            ref=v.ResourceTemplateReference(uri=owner) if "{" in owner else v.PromptReference(name=owner),
+            argument=v.CompletionArgument(name=self.argument, value=text),
+            context=v.CompletionContext(arguments=dict(arguments)),
+        )
 
 
 class _Provider:
@@ -275,12 +283,11 @@ class _Provider:
 
     async def open(self, ctx: Context) -> Registry:
         server = self.mounted.server
-        registry = Registry(page_size=1, changed=_ignore, cache=server.cache)
+        registry = Registry(cache=server.cache)
         if await self.mounted.enter() is not None:
             given = await ask_provider(self.inner, await self.mounted.look(ctx))
-            registry.add(*[self.mounted.adopt(component) for component in given])
+            try:
+                registry.add(*[self.mounted.adopt(component) for component in given])
+            except RegistrationError:
+                _log.exception("What the provider %s gives can't be mounted, so that it is absent.", self.source)
         return registry
-
-
-def _ignore(_topic: str) -> None:
-    """Nobody hears of what is there for one request."""

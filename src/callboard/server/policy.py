@@ -22,6 +22,7 @@ from callboard.errors import Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import Callee, Facts, Run, read_facts
 from callboard.server.context import Context
 from callboard.server.signature import accepts
+from callboard.server.workers import is_imposed
 
 __all__ = [
     "ACCESS",
@@ -64,7 +65,8 @@ class Policy(msgspec.Struct, kw_only=True, frozen=True):
         scopes: What the caller must have been granted, all of it.
         rate: Calls of one principal in a time: `"10/s"`, `"60/min"`, `"1000/h"` or `(calls, seconds)`; None for no limit. Callers without
             a principal share one count.
-        timeout: Seconds after which its work is cancelled and the call answered in band; None for no limit.
+        timeout: Seconds after which its work is cancelled and the call answered in band; None for no limit. While the client is asked the
+            time stands still, whatever the client.
         concurrency: How many calls of it run at once; more wait. None for no limit.
         cache: How long clients may keep its entry in the list; the server's `cache` by default.
         idempotent: Whether calling it twice with the same arguments does no more than calling it once, so that it may be run again.
@@ -88,7 +90,7 @@ class Policy(msgspec.Struct, kw_only=True, frozen=True):
         """
         if self.visible is not None:
             _check_visible(self.visible, source)
-        if isinstance(self.scopes, str) or not all(isinstance(scope, str) and scope for scope in self.scopes):
+        if not _are_scopes(self.scopes):
             raise RegistrationError(f'{source}: scopes is a set of str, like {{"files:write"}}, not {self.scopes!r}.')
         if self.concurrency is not None and (type(self.concurrency) is not int or self.concurrency < 1):
             text = f"concurrency must be an integer of at least 1, not {self.concurrency!r}: no call would ever run."
@@ -146,7 +148,9 @@ async def sees(part: Guarded, ctx: Context) -> bool:
     try:
         answer = part.visible(ctx)
         return bool(await answer if inspect.isawaitable(answer) else answer)
-    except (Exception, SystemExit):  # noqa: BLE001 - user code; who may not see it must not see it because of a bug
+    except BaseException as error:  # who may not see it must not see it because of a bug
+        if is_imposed(error):
+            raise
         _log.exception("visible= of %s raised, so that the component was hidden.", part.source)
         return False
 
@@ -167,13 +171,14 @@ class Gate:
         rate: Calls, and the seconds in which they may be made; None for no limit.
 
     Attributes:
+        scopes: As given.
         counts: Whether it remembers calls.
     """
 
-    __slots__ = ("_buckets", "_rounds", "_scopes", "counts")
+    __slots__ = ("_buckets", "_rounds", "counts", "scopes")
 
     def __init__(self, scopes: frozenset[str], rate: tuple[int, float] | None) -> None:
-        self._scopes = scopes
+        self.scopes = scopes
         self._buckets = None if rate is None else _Buckets(*rate)
         self._rounds: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.counts = rate is not None
@@ -201,9 +206,9 @@ class Gate:
 
     def refuse(self, ctx: Context) -> Fail | None:
         """Why the caller may have nothing to do with the component; None when they may."""
-        if self._scopes <= ctx.scopes:
+        if self.scopes <= ctx.scopes:
             return None
-        needed = sorted(self._scopes)
+        needed = sorted(self.scopes)
         return Fail(Reason.SCOPE, f"This needs the scope {' '.join(needed)}, which was not granted.", {"requiredScopes": needed})
 
 
@@ -245,15 +250,22 @@ def _read_rate(rate: Any, source: str) -> tuple[int, float]:
     seconds: Any = None
     if isinstance(rate, str):
         count, _, unit = rate.partition("/")
-        calls, seconds = int(count) if count.isascii() and count.isdigit() else None, _UNITS.get(unit)
+        calls, seconds = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else None, _UNITS.get(unit)
     elif isinstance(rate, tuple) and len(rate) == 2:
         calls, seconds = rate
-    if type(calls) is not int or calls < 1 or type(seconds) not in {int, float} or not 0 < seconds < math.inf:
+    if type(calls) is not int or not 1 <= calls < 10**9 or type(seconds) not in {int, float} or not 0 < seconds < math.inf:
         raise RegistrationError(f'{source}: rate is "10/s", "60/min", "1000/h" or (calls, seconds), not {rate!r}.')
     return calls, float(seconds)
 
 
+def _are_scopes(scopes: Any) -> bool:
+    """An iterator is none: it is empty once it has been looked through, so that everybody would be let in."""
+    return isinstance(scopes, Collection) and not isinstance(scopes, str) and all(isinstance(scope, str) and scope for scope in scopes)
+
+
 def _check_visible(visible: Any, source: str) -> None:
+    if inspect.isgeneratorfunction(visible) or inspect.isasyncgenfunction(visible):
+        raise RegistrationError(f"{source}: visible= yields, so that it would never say no; let it return.")
     if not accepts(visible, None):
         raise RegistrationError(f"{source}: visible is a function of the Context, `def visible(ctx) -> bool`, not {visible!r}.")
 
@@ -284,7 +296,10 @@ def _in_turn(run: Run, concurrency: int, *, on_thread: bool) -> Run:
         # A thread can't be stopped: it keeps its turn until it returns, whoever has stopped waiting for it.
         work = asyncio.ensure_future(run(kwargs, ctx))
         work.add_done_callback(partial(_give_turn_back, turn))
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            del work  # it may hold an error, that its frames, and one of those is this
 
     return run_in_turn
 
@@ -297,7 +312,7 @@ def _give_turn_back(turn: asyncio.Semaphore, work: asyncio.Future[Any]) -> None:
 
 def _timed(run: Run, seconds: float, name: str) -> Run:
     async def run_timed(kwargs: dict[str, Any], ctx: Context) -> Any:
-        limit = asyncio.timeout(seconds)
+        limit = ctx.limit = asyncio.timeout(seconds)
         try:
             async with limit:
                 return await run(kwargs, ctx)
@@ -306,5 +321,9 @@ def _timed(run: Run, seconds: float, name: str) -> Run:
                 ctx.crashed = True  # it was stopped anywhere: what it did to the state is half done
                 raise ToolError(f"{name} was stopped: it took longer than {seconds:g} s.") from None
             raise
+        finally:
+            ctx.limit = None
+            if ctx.asks is not None:
+                ctx.asks.limit = None
 
     return run_timed

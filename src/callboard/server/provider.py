@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import AsyncIterable, Callable, Iterable
 from typing import Any
 
-from callboard.errors import RegistrationError
+from callboard.errors import Fail, Reason, RegistrationError
 from callboard.server.classes import compile_parts
 from callboard.server.component import Completer, Component, Tool
 from callboard.server.context import Context
 from callboard.server.registry import Registry
 from callboard.server.signature import accepts
 from callboard.server.state import StateKind
+from callboard.server.workers import is_imposed
 
 __all__ = ["FunctionProvider"]
 
 _log = logging.getLogger("callboard")
-# Functions of which a provider remembers what was made.
+# Functions and classes of which a provider remembers what was made; past that the one it has not given for longest is forgotten.
 _REMEMBERED = 1000
 
 
@@ -54,12 +56,14 @@ class FunctionProvider:
     async def open(self, ctx: Context) -> Registry:
         """What it gives for a request; nothing when it fails: the log has the traceback."""
         parts: list[Component] = []
-        registry = Registry(page_size=1, changed=_ignore, cache=self._cache)
+        registry = Registry(cache=self._cache)
         try:
             for given in await self._ask(ctx):
                 parts += self._compile(given)
             registry.add(*parts)
-        except (Exception, SystemExit):  # noqa: BLE001 - user code; the rest of the server is not harmed
+        except BaseException as error:  # the rest of the server is not harmed
+            if is_imposed(error) or (isinstance(error, Fail) and error.reason is Reason.OVERLOADED):
+                raise  # no thread was free: what it gives is unknown, which is not the same as nothing
             _log.exception("The provider %s failed, so that its components are absent.", self.source)
         return registry
 
@@ -78,8 +82,9 @@ class FunctionProvider:
 
     def _compile(self, given: Any) -> list[Component]:
         # What is made anew for each request must not be kept for ever; what a module defines is always the same.
-        is_lasting = (inspect.isfunction(given) or isinstance(given, type)) and "<locals>" not in given.__qualname__
-        if is_lasting and (known := self._made.get(given)) is not None:
+        is_lasting = _is_lasting(given)
+        if is_lasting and (known := self._made.pop(given, None)) is not None:
+            self._made[given] = known
             return known
         parts = compile_parts(given, where=self.source, strict=self._strict, state=self._state)
         for part in parts:
@@ -90,9 +95,24 @@ class FunctionProvider:
                     f"{part.source}: its calls can't be counted, for it is made anew for each request; "
                     "give its class, defined in a module, or add it to the server with visible=."
                 )
-        if is_lasting and len(self._made) < _REMEMBERED:
+        if is_lasting:
             self._made[given] = parts
+            if len(self._made) > _REMEMBERED:
+                del self._made[next(iter(self._made))]
         return parts
+
+
+def _is_lasting(given: Any) -> bool:
+    """Whether a module defines it, as far as can be seen."""
+    if isinstance(given, type):
+        return "<locals>" not in given.__qualname__
+    if not inspect.isfunction(given):
+        return False
+    # A wrapper that is made for a request has the name of the lasting function in it.
+    found: Any = sys.modules.get(given.__module__)
+    for name in given.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is given
 
 
 def _counts(part: Component) -> bool:
@@ -106,7 +126,3 @@ def _collect(fn: Callable[..., Any], ctx: Context) -> Any:
     """Call a plain function, and go through what it gives where it may block."""
     found = fn(ctx)
     return list(found) if isinstance(found, Iterable) else found
-
-
-def _ignore(_topic: str) -> None:
-    """Nobody hears of what is there for one request."""

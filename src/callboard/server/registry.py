@@ -34,6 +34,10 @@ _TOPIC: dict[Kind, str] = {
 _NO_CACHE = CacheHint()
 
 
+def _tell_nobody(_topic: str) -> None:
+    """Nobody hears of what is there for one request."""
+
+
 class Provider(Protocol):
     """Gives more components, for each request anew.
 
@@ -81,13 +85,17 @@ class Registry:
     def __init__(
         self,
         *,
-        page_size: int,
-        changed: Callable[[str], None],
+        page_size: int = 1,
+        changed: Callable[[str], None] = _tell_nobody,
         cache: CacheHint = _NO_CACHE,
         added: Callable[[Component | Provider], None] | None = None,
     ) -> None:
-        if page_size < 1:
-            raise RegistrationError(f"page_size must be at least 1, not {page_size}: a client would ask for empty pages for ever.")
+        if type(page_size) is not int or page_size < 1:
+            raise RegistrationError(
+                f"page_size must be an integer of at least 1, not {page_size!r}: a client would ask for empty pages for ever."
+            )
+        if not isinstance(cache, CacheHint):
+            raise RegistrationError(f"cache must be a CacheHint, like CacheHint(ttl_ms=60_000), not {cache!r}.")
         self.tools: dict[str, Tool] = {}
         self.resources: dict[str, Resource] = {}
         self.templates: dict[str, Template] = {}
@@ -133,12 +141,13 @@ class Registry:
         self._tell(components)
 
     def discard(self, *components: Component) -> None:
-        """Take components out that are here, and where this is mounted."""
-        for component in components:
+        """Take components out as far as they are here, and where this is mounted: there they, or others of their names, may be gone already."""
+        here = [found for component in components if (found := self._find(component)) is not None]
+        for component in here:
             self._take(component)
         for registry, mounting in self._mounts:
-            registry.discard(*[mounting.adopt(component) for component in components])
-        self._tell(components)
+            registry.discard(*[mounting.adopt(component) for component in here])
+        self._tell(here)
 
     def provide(self, provider: Provider) -> None:
         """Ask for more with each request from now on."""
@@ -194,7 +203,7 @@ class Registry:
             raise KeyError(f"{kind}: there is no {key!r} to remove.")
         gone: list[Component] = [part]
         if kind == "repositories":
-            gone += [each for each in self.templates.values() if isinstance(each, RepositoryTemplate) and each.repository is part]
+            gone += [each for each in self.templates.values() if _belongs(each, part)]
         keys = {each.key for each in gone if isinstance(each, Prompt | Template)}
         self.discard(*[completer for completer in self.completers.values() if completer.owner in keys], *gone)
 
@@ -212,10 +221,6 @@ class Registry:
             if offset % self.page_size == 0 and offset <= len(self.shelf(kind)):
                 pages[offset] = page
         return page.copy()
-
-    def find_template(self, uri: str) -> tuple[Template, dict[str, Any]] | None:
-        """The first declared template that a URI fits, and its variables' values."""
-        return next(self.find_templates(uri), None)
 
     def find_templates(self, uri: str) -> Iterator[tuple[Template, dict[str, Any]]]:
         """All templates that a URI fits, in the order they were declared, and their variables' values."""
@@ -262,6 +267,16 @@ class Registry:
         self.completers[key] = completer
         self.offered.add("completions")
 
+    def _find(self, component: Component) -> Component | None:
+        """A component, or what stands in for the same one as it does; None when it is not here."""
+        found: Component | None
+        if isinstance(component, Completer):
+            found = self.completers.get((component.owner, component.argument))
+        else:
+            found = self.shelf(component.kind).get(component.key)
+        is_same = found is component or (found is not None and getattr(found, "inner", self) is getattr(component, "inner", None))
+        return found if is_same else None
+
     def _take(self, component: Component) -> None:
         if isinstance(component, Completer):
             del self.completers[component.owner, component.argument]
@@ -288,6 +303,14 @@ class Registry:
     def _invalidate(self, kind: Kind) -> None:
         self._pages.pop(kind, None)
         self.hints.pop(kind, None)
+
+
+def _belongs(template: Any, repository: Any) -> bool:
+    """Whether a template is one of a repository's, or each stands in for what is."""
+    if isinstance(template, RepositoryTemplate):
+        return template.repository is repository
+    inner, behind = getattr(template, "inner", None), getattr(repository, "inner", None)
+    return inner is not None and behind is not None and _belongs(inner, behind)
 
 
 def _check_completed(owner: Component, argument: str, source: str) -> None:

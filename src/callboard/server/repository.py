@@ -93,7 +93,9 @@ class Repository(Readable):
             item = msgspec.convert(item, v.Resource)
         if not isinstance(item, v.Resource) or not item.uri.startswith(self.key):
             raise TypeError(f"{self.source}: its list gave {item!r}; give types.Resource whose URI begins with {self.key!r}.")
-        return encode(item)
+        entry = encode(item)
+        msgspec.json.decode(entry, type=v.Resource)  # a field of another type would spoil the list for all
+        return entry
 
     async def read(self, uri: str, ctx: Context) -> Outcome:
         """Give the contents.
@@ -114,6 +116,7 @@ class RepositoryTemplate(Template):
         uri: The template.
         facts: What it says about itself.
         mime_type: Of what fits it.
+        annotations: Audience, priority, last change.
 
     Raises:
         RegistrationError: The template is none, or not within the repository's prefix.
@@ -124,7 +127,9 @@ class RepositoryTemplate(Template):
 
     __slots__ = ("repository",)
 
-    def __init__(self, repository: Repository, uri: str, *, facts: Facts, mime_type: str | None = None) -> None:
+    def __init__(
+        self, repository: Repository, uri: str, *, facts: Facts, mime_type: str | None = None, annotations: v.Annotations | None = None
+    ) -> None:
         for name in ("source", "state", "cache", "gate", "visible", "listing"):
             setattr(self, name, getattr(repository, name))
         if not isinstance(uri, str) or not uri.startswith(repository.key):
@@ -140,11 +145,9 @@ class RepositoryTemplate(Template):
             self.source,
             uri_template=uri,
             name=facts.name or uri,
-            title=facts.title or UNSET,
-            description=facts.description or UNSET,
-            icons=list(facts.icons) or UNSET,
-            meta=UNSET if facts.meta is None else dict(facts.meta),
             mime_type=mime_type or UNSET,
+            annotations=annotations or UNSET,
+            **facts.fields(),
         )
 
     async def read(self, uri: str, values: Mapping[str, Any], ctx: Context) -> Outcome:  # noqa: ARG002 - the repository reads URIs

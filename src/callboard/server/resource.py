@@ -72,6 +72,8 @@ class Readable:
         policy.check(self.source)
         if cache is not None and not isinstance(cache, CacheHint):
             raise RegistrationError(f"{self.source}: cache must be a CacheHint, like CacheHint(ttl_ms=60_000), not {cache!r}.")
+        if not isinstance(mime_type, str | None):
+            raise RegistrationError(f'{self.source}: mime_type is a text like "text/markdown", not {mime_type!r}.')
         self.cache = cache
         self.gate: Gate | None = make_gate(policy, self.source)
         self.visible: Visible | None = policy.visible

@@ -14,10 +14,15 @@ from callboard.core.outcome import Deferred, NeedInput, Outcome
 from callboard.errors import Fail, Reason
 from callboard.server.asking import Asks, Input
 from callboard.server.context import Context
+from callboard.wire import v2026_07_28 as v
 
 __all__ = ["advance", "conclude", "is_settled", "resume", "run_rounds"]
 
-_METHODS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+_METHODS: dict[str, Any] = {
+    "elicitation/create": v.ElicitRequestFormParams,
+    "sampling/createMessage": v.CreateMessageRequestParams,
+    "roots/list": dict[str, Any],
+}
 
 
 async def resume(ctx: Context) -> Fail | None:
@@ -121,10 +126,25 @@ async def _answer_by_hand(ctx: Context, need: NeedInput) -> None:
     asked = _read_requests(ctx, need)
     memory = asks.log.next_memory({key: ask.digest for key, ask in asked.items()}, None)
     asks.log = Log(memory, {})  # the function runs from its top, and asks again what it has an answer to
-    async with asyncio.TaskGroup() as group:
-        answers = {key: group.create_task(asks.send(ask)) for key, ask in asked.items()}
+    try:
+        async with asyncio.TaskGroup() as group:
+            answers = {key: group.create_task(asks.send(ask)) for key, ask in asked.items()}
+    except ExceptionGroup as several:  # as where one is asked for
+        raise several.exceptions[0] from None
     state = msgspec.json.decode(msgspec.json.encode(need.state))  # as a client of the current protocol would bring it back
     ctx.input = Input(state, {key: answer.result() for key, answer in answers.items()})
+    ctx.begin_again()
+
+
+def _check_params(key: str, method: Any, params: Any) -> None:
+    """See that a request asked by hand is one, before a client is to make sense of it."""
+    kind: Any = _METHODS[method]
+    if method == "elicitation/create" and isinstance(params, dict) and params.get("mode") == "url":
+        kind = v.ElicitRequestURLParams
+    try:
+        msgspec.convert(params, kind)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"NeedInput: the params of {key!r} are none of {method}: {error} (MR-04).") from None
 
 
 def _read_requests(ctx: Context, need: NeedInput) -> dict[str, Ask]:
@@ -138,11 +158,12 @@ def _read_requests(ctx: Context, need: NeedInput) -> dict[str, Ask]:
     for key, request in given.items():
         plain = msgspec.to_builtins(request)
         method = plain.get("method") if isinstance(plain, dict) else None
-        if not isinstance(key, str) or method not in _METHODS:
+        if not isinstance(key, str) or not isinstance(method, str) or method not in _METHODS:
             raise TypeError(
                 f"NeedInput: {key!r} must be a text, with a request like {{'method': 'elicitation/create', 'params': ...}} (MR-04)."
             )
         params = plain.get("params", {})
+        _check_params(key, method, params)
         asked[key] = Ask(key, method, params, digest_request(method, params))
     _check(asks, asked.values())
     return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -63,6 +64,8 @@ def build_sampling(messages: Messages, max_tokens: int, fields: Mapping[str, Any
         msgspec.convert(plain, v.CreateMessageRequestParams)
     except msgspec.ValidationError as error:
         raise TypeError(f"ctx.sample: {error}") from None
+    if not isfinite(plain.get("temperature", 0)):
+        raise ValueError("ctx.sample: temperature is a number that JSON can say.")
     return plain
 
 

@@ -60,8 +60,8 @@ class Seals:
         store: Kv,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        if not isinstance(ttl, int | float) or ttl < 1:
-            raise RegistrationError(f"request_state_ttl is a number of seconds of at least 1, not {ttl!r}.")
+        if not isinstance(ttl, int | float) or not 1 <= ttl < 1e9:
+            raise RegistrationError(f"request_state_ttl is a number of seconds from 1 to 1e9, not {ttl!r}.")
         self._name = name
         self._ring = KeyRing(keys) if keys else None
         self._is_random = keys is None

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from callboard.core.headers import HeaderParam, compile_param_map
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
-from callboard.errors import RegistrationError, ToolError
+from callboard.errors import AskError, Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, Run, make_definition, open_reply
 from callboard.server.context import Context
 from callboard.server.policy import AccessFields, Gate, Policy, Visible, limit, make_gate, sort_options
@@ -188,10 +188,15 @@ class Tool:
 
 
 def sole_error(error: BaseException) -> BaseException:
-    """The only exception inside nested groups, as a TaskGroup wraps it; the group itself when it holds several."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    """The only exception inside nested groups, as a TaskGroup wraps it. Of several the first, where all are of asks; else the group."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [sole_error(each) for each in error.exceptions]
+    return leaves[0] if len(leaves) == 1 or all(map(_is_of_an_ask, leaves)) else error
+
+
+def _is_of_an_ask(error: BaseException) -> bool:
+    return isinstance(error, AskError) or (isinstance(error, Fail) and error.reason is Reason.MISSING_CAPABILITY)
 
 
 def answer_in_band(error: ToolError) -> Reply:

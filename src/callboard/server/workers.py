@@ -7,6 +7,7 @@ daemons: a function that never returns can't keep the process from exiting.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
@@ -16,9 +17,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from callboard.errors import Fail, Reason
 
-__all__ = ["MAX_THREADS", "MAX_WAITING", "Workers"]
+__all__ = ["MAX_THREADS", "MAX_WAITING", "Workers", "is_imposed"]
 
 T = TypeVar("T")
+# Before 3.12 the table that `asyncio.current_task` looks into: there it is a Python function, which would show in every call.
+current_task: Callable[[asyncio.AbstractEventLoop], asyncio.Task[Any] | None] = (
+    asyncio.current_task if sys.version_info >= (3, 12) else vars(asyncio.tasks)["_current_tasks"].get
+)
 MAX_THREADS = 40
 MAX_WAITING = 1000
 _Ticket: TypeAlias = list[tuple[asyncio.Future[Any], Callable[[], Any]]]
@@ -105,6 +110,14 @@ class Workers:
             self.loop.call_soon_threadsafe(settle)
         except RuntimeError:
             return  # the loop has closed; nobody waits any more
+
+
+def is_imposed(error: BaseException) -> bool:
+    """Whether what ended an author's function is not its own doing, and goes on its way: somebody cancels this task, or the process ends."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def _take(ticket: _Ticket) -> tuple[asyncio.Future[Any], Callable[[], Any]] | None:

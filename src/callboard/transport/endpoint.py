@@ -235,7 +235,7 @@ class Endpoint:
         if mount is not None:
             if self.older is not None:
                 await self.older.close()
-            for end in mount.closing.values():
+            for end in list(mount.closing.values()):
                 await end()
             mount.workers.close()
             await self.server.lifespan.leave()
@@ -286,19 +286,22 @@ class Endpoint:
         """
         request, exchange = context.request, context.exchange
         outcome: Outcome | None
-        context.task = asyncio.current_task()  # layers may ask the client too
         try:
             outcome, params = None, request.params
             if request.row.asks and (params.request_state is not UNSET or params.input_responses is not UNSET):
                 outcome = await resume(context)  # before layers ask anything
-            while outcome is None:
+            runs = outcome is None
+            while runs:
                 try:
                     outcome = await (service or self._service)(request, context)
                 except (asyncio.CancelledError, Exception) as error:
                     if not is_settled(context, error):
                         raise  # else a layer asked the client
-                if context.asks is not None or type(outcome) is NeedInput:
+                runs = context.asks is not None or type(outcome) is NeedInput
+                if runs:
                     outcome = await advance(context, outcome)
+                    runs = outcome is None
+            assert outcome is not None
             status, answer = era.render(request.id, outcome, request)
         except BaseException as error:
             fail = self._judge(context, error)
@@ -307,7 +310,8 @@ class Endpoint:
             status, answer = self._render_crash(era, request.id, fail)
             del fail  # where a function raised it, it holds this frame
         finally:
-            context.task = None  # else the two would hold each other
+            if context.asks is not None:
+                context.asks.abandon()
         if exchange.dropped:
             context.report_dropped()
         return status, answer

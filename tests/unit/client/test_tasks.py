@@ -107,7 +107,7 @@ async def test_a_tool_s_failure_is_no_failure_of_the_task() -> None:
 
 
 async def test_who_waits_no_more_cancels_the_task() -> None:
-    """TX-13."""
+    """TX-13, CN-10."""
     looked, told = asyncio.Event(), asyncio.Event()
 
     async def answer(asked: Asked) -> None:

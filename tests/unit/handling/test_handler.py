@@ -15,6 +15,7 @@ from callboard.core.outcome import Outcome
 from callboard.handler import Accepted, Channel, Deferred, Handler, HandlerSession, Hello, NeedInput, Reply, Stop, Stream, handle_method
 from callboard.handling.handler import adapt, is_handler
 from callboard.server.middleware import Service
+from callboard.tasks import MemoryTasks
 
 T = TypeVar("T")
 
@@ -44,6 +45,12 @@ class Returning(Handler[Any]):
         if isinstance(self.value, Exception):
             raise self.value
         return self.value
+
+
+class Deferring(Returning):
+    """Has somewhere that its tasks are kept."""
+
+    server_options = {"tasks": MemoryTasks()}  # noqa: RUF012 - as an author writes it
 
 
 async def give(value: Any) -> tuple[Outcome, HandlerSession]:
@@ -198,7 +205,7 @@ async def test_what_makes_no_sense_is_a_masked_error_with_the_reason_in_the_log(
 
 
 @virtual_time
-async def test_a_task_is_for_clients_that_know_tasks() -> None:
+async def test_a_task_is_for_clients_that_know_tasks(caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 47, of a handler."""
     # TX-02
     task = Deferred({"taskId": "1", "status": "working"})
@@ -206,8 +213,12 @@ async def test_a_task_is_for_clients_that_know_tasks() -> None:
     assert isinstance(outcome, Fail)
     assert outcome.reason is Reason.MISSING_CAPABILITY
     hello = Hello(capabilities={"extensions": {"io.modelcontextprotocol/tasks": {}}})
-    allowed, _ = await handle_method(Returning(task), "tools/call", {"name": "give"}, 1, HandlerSession(None, hello))
+    allowed, _ = await handle_method(Deferring(task), "tools/call", {"name": "give"}, 1, HandlerSession(None, hello))
     assert allowed is task
+    # TX-01, TX-06: nobody could ask about it
+    refused, _ = await handle_method(Returning(task), "tools/call", {"name": "give"}, 1, HandlerSession(None, hello))
+    assert isinstance(refused, Fail)
+    assert "server_options" in caplog.text
 
 
 class Listing(Handler[Any]):

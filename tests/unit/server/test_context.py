@@ -355,6 +355,7 @@ class Talk:
         self.options: Any = options
         self.hello = Hello(session_id="s1", options=options)
         self.log_level: str | None = "info"
+        self.kept_state: Any = None
         self.closed: list[tuple[Any, float, bool]] = []
         self.thread = threading.get_ident()
 
@@ -452,3 +453,10 @@ async def test_without_state_of_the_server_there_is_none() -> None:
 
 async def test_a_call_has_not_crashed_until_somebody_says_so() -> None:
     assert make_context().crashed is False
+
+
+@pytest.mark.parametrize("message", [5, b"x", "half \ud800"])
+async def test_a_progress_message_is_a_text(message: Any) -> None:
+    ctx = make_context(make_mount())
+    with pytest.raises(TypeError, match=r"ctx\.progress: message"):
+        ctx.progress(1, 2, message)
