@@ -68,26 +68,35 @@ async def test_whatever_ends_a_function_ends_its_task(seconds: float, caplog: py
     assert "Odd" in caplog.text
 
 
-@pytest.mark.parametrize("message", ["half of \ud800", 5, "x" * 100_000])
+@pytest.mark.parametrize("message", ["half of \ud800", 5, ["x"]])
+@pytest.mark.parametrize("plain", [False, True])
 @virtual_time
-async def test_a_task_stays_readable_whatever_its_function_says(message: Any) -> None:
-    # TX-05, TX-08
+async def test_a_message_that_nobody_could_read_is_refused_by_name(message: Any, *, plain: bool) -> None:
+    # TX-05, TX-08, PR-01: it would make the task unreadable as long as it is its status message
     server = Server("odd")
 
-    @server.tool(task="allowed")
-    async def odd(ctx: Context) -> str:
-        ctx.progress(1, message=message)
+    async def tell(ctx: Context) -> str:
+        with pytest.raises(TypeError, match=r"ctx\.progress: message "):
+            ctx.progress(1, message=message)
         await asyncio.sleep(1)
-        ctx.progress(2, message=[message])  # type: ignore[arg-type]
+        ctx.progress(2, message="x" * 100_000)
         await asyncio.sleep(1)
         return "done"
 
+    def tell_plainly(ctx: Context) -> str:
+        return ctx.wait(tell(ctx))
+
+    server.tool(name="tell", task="allowed")(tell_plainly if plain else tell)
     client = Follower(asgi(server))
-    task_id = await client.begin("odd")
-    for _ in range(2):
-        assert 0 < len((await client.get(task_id))["statusMessage"]) <= 1000
-        await asyncio.sleep(1.1)
+    task_id = await client.begin("tell")
+    assert "statusMessage" not in await client.get(task_id)
+    await asyncio.sleep(1.5)
+    assert len((await client.get(task_id))["statusMessage"]) == 1000
+    await asyncio.sleep(1)
     assert (await client.get(task_id))["status"] == "completed"
+    ordinary = Follower(asgi(server), capabilities={})
+    ordinary.meta["progressToken"] = 1
+    assert (await ordinary.call("tell")).text == "done"
 
 
 @pytest.mark.parametrize("end", ["cancel", "close", "max_age"])

@@ -149,9 +149,9 @@ class Job:
         return self.stopped or (self.task is not None and self.task.over)
 
     def say(self, message: str) -> None:
-        """Make a progress message the task's status message; whatever is in it, the task stays readable."""
-        self.said = str(message).encode(errors="replace").decode()
-        if self.task is not None and self.task.say(self.said, tell_time()):
+        """Make a progress message the task's status message."""
+        self.said = message
+        if self.task is not None and self.task.say(message, tell_time()):
             self._table.changed(self)
 
 
