@@ -393,7 +393,9 @@ def programs(draw: st.DrawFn, *, calm: bool = False, races: bool = True) -> Node
             return Told()
         if shape == "turns":
             return Turns(draw(st.integers(0, 9)))
-        return Once(next(labels), draw(st.sampled_from([None, 0, 3, 20]))) if shape == "once" else Broken(draw(st.booleans()))
+        if shape == "once":  # which takes its time in the first round only, and in a race that counts
+            return Once(next(labels), draw(st.sampled_from([None, 0, 3, 20])) if calm or not races else 0)
+        return Broken(draw(st.booleans()))
 
     def grow(depth: int) -> Node:
         if depth == 0 or left[0] <= 1:

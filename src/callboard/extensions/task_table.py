@@ -2,8 +2,8 @@
 
 How a call becomes a task (TX-03, TX-07): its function runs in a task of the loop of its own from the start, since what has begun is never
 moved. The request waits for `TURNS` turns of the loop. What the function asks before it has waited for anything else is asked in rounds,
-as in any call. What is over by then is an ordinary answer, except where the tool always makes a task. Else the record is made, the request
-is answered with it, and from then on asks go to the record.
+as in any call. What is over by then is an ordinary answer, except where the tool always makes a task. Else the record is made, and from
+then on asks go there; the request is answered with it, unless the function is over `SOON` after all and nobody needs to hear of a task.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ __all__ = ["MemoryTasks", "Runnable", "Tasks", "tell_time"]
 
 T = TypeVar("T")
 TURNS = 2
+# Seconds that an answer with a task is held back: who is told of one waits a whole `poll` for what a `def` function does in no time.
+SOON = 0.02
 # Seconds that the functions of tasks get to end when the server does.
 GRACE = 1.0
 # A client of 2025 may ask for less time than it takes to fetch a result.
@@ -115,13 +117,31 @@ class Job:
         outcome: What its function came to.
         said: Its last progress message; empty for none.
         stopped: Whether nobody wants it any more.
+        held: Whether nobody knows of its record yet.
+        read: Whether its owner has seen how it ended.
         number: Its place among all jobs.
         waiting: Who waits for an answer, by key.
         watchers: Who wants to know of its changes.
         timer: What ends it when it takes too long, or drops it when its time is up.
     """
 
-    __slots__ = ("_table", "ctx", "mount", "number", "outcome", "owner", "run", "said", "stopped", "task", "timer", "waiting", "watchers")
+    __slots__ = (
+        "_table",
+        "ctx",
+        "held",
+        "mount",
+        "number",
+        "outcome",
+        "owner",
+        "read",
+        "run",
+        "said",
+        "stopped",
+        "task",
+        "timer",
+        "waiting",
+        "watchers",
+    )
 
     def __init__(self, table: MemoryTasks, ctx: Context, owner: str | None) -> None:
         self._table = table
@@ -133,6 +153,8 @@ class Job:
         self.outcome: Outcome | None = None
         self.said = ""
         self.stopped = False
+        self.held = False
+        self.read = False
         self.number = 0
         self.waiting: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self.watchers: list[Callable[[Task], None]] = []
@@ -194,7 +216,7 @@ class MemoryTasks:
         self._boot = secrets.token_hex(4)
         self._began = tell_time()
         self._jobs: dict[str, Job] = {}
-        self._places = Places("tasks", "max_tasks", self._sweep)
+        self._places = Places("tasks", "max_tasks", self._make_room)
         self._count = 0
 
     # What `Tasks` says
@@ -209,30 +231,19 @@ class MemoryTasks:
         if requested is not None:
             self._open(job, requested.get("ttl"))
         job.run = ctx.task = job.mount.workers.loop.create_task(self._work(job, tool, raw))
-        if requested is None:
-            try:
-                await _wait_a_little(job)
-            except BaseException:
-                job.stopped = True
-                job.run.cancel()
-                self._dismiss(job)
-                raise
-            if job.run.cancelled():
-                self._dismiss(job)
-                return Fail(Reason.CANCELLED)
-            if (outcome := job.outcome) is not None and not (always and _is_of_the_function(outcome)):
-                self._dismiss(job)
-                return outcome
-            self._open(job)
-            if outcome is not None:
-                self._finish(job, outcome)
+        if requested is None and (outcome := await self._await_task(job, always=always)) is not None:
+            self._dismiss(job)
+            return outcome
         assert job.task is not None
         return Deferred(job.task.render(job.task.updated))
 
     async def find(self, task_id: str, owner: str | None) -> Task | None:
         """See `Tasks.find`."""
         job = self._find(task_id, owner)
-        return self._recall(task_id) if job is None else job.task
+        if job is None:
+            return self._recall(task_id)
+        job.read = job.over
+        return job.task
 
     async def answer(self, task_id: str, owner: str | None, responses: Mapping[str, Any]) -> None:
         """See `Tasks.answer`."""
@@ -267,6 +278,35 @@ class MemoryTasks:
 
     # From here to the end of a job, on its own event loop
 
+    async def _await_task(self, job: Job, *, always: bool) -> Outcome | None:
+        """Wait until a call is a task; or for what it comes to where it is none."""
+        assert job.run is not None
+        try:
+            await _wait_a_little(job)
+            if job.outcome is None and not job.run.done():
+                self._open(job)
+                if not always:
+                    job.held = True
+                    await asyncio.wait([job.run], timeout=SOON)
+        except BaseException:
+            job.stopped = True
+            job.run.cancel()
+            raise
+        finally:
+            job.held = False
+            if job.stopped:
+                self._dismiss(job)
+        if job.run is not None and job.run.cancelled():
+            return Fail(Reason.CANCELLED)
+        outcome = job.outcome
+        if outcome is not None and not (always and _is_of_the_function(outcome)):
+            return outcome
+        if job.task is None:
+            self._open(job)
+        if outcome is not None:
+            self._finish(job, outcome)
+        return None
+
     async def _work(self, job: Job, tool: Runnable, raw: msgspec.Raw | None) -> None:
         ctx = job.ctx
         assert ctx is not None
@@ -284,14 +324,19 @@ class MemoryTasks:
             if ctx.asks is not None:
                 ctx.asks.task = None
         job.outcome = outcome
-        if job.task is not None:
+        if job.task is not None and not job.held:
             self._finish(job, outcome)
         del outcome  # an error that was raised holds this frame
 
     def _dismiss(self, job: Job) -> None:
-        """The call is no task."""
-        self._places.give_back(job.owner)
-        job.ctx = job.run = None
+        """The call is no task; nobody knows of its record, where there is one."""
+        if job.task is None:
+            self._places.give_back(job.owner)
+        else:
+            self._drop(job)
+            if job.timer is not None:
+                job.timer.cancel()
+        job.ctx = job.run = job.task = None
 
     def _open(self, job: Job, requested_ttl: float | None = None) -> None:
         """Make the record: from now on the call is a task (TX-06)."""
@@ -409,6 +454,14 @@ class MemoryTasks:
             await asyncio.wait(runs, timeout=GRACE)
 
     # Who may have one, and which
+
+    def _make_room(self, owner: str | None) -> None:
+        """Drop what is past its time, else the oldest that ended and whose owner knows: the caller's own, or anybody's where all are too many."""
+        self._sweep()
+        is_full = self._places.taken >= self.max_tasks
+        read = [job for job in list(self._jobs.values()) if job.read and (is_full or job.owner == owner)]
+        if read:
+            self._drop(min(read, key=lambda job: (job.owner != owner, job.number)))
 
     def _sweep(self) -> None:
         """Drop what is past its time, also where the event loop that would have done it is gone."""

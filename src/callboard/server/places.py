@@ -16,7 +16,7 @@ class Places:
     Args:
         what: What takes a place, in the plural, for the refusal.
         option: Name of the option that says how many there may be; `<option>_per_principal` is the other one.
-        sweep: Gives back places of those that are gone unnoticed; called where room gets short.
+        sweep: Gives back places that nobody needs any more; called where room gets short, with the principal who wants some.
 
     Attributes:
         taken: How many are.
@@ -25,7 +25,7 @@ class Places:
 
     __slots__ = ("_option", "_sweep", "_what", "per_principal", "taken")
 
-    def __init__(self, what: str, option: str, sweep: Callable[[], None]) -> None:
+    def __init__(self, what: str, option: str, sweep: Callable[[str | None], None]) -> None:
         self._what = what
         self._option = option
         self._sweep = sweep
@@ -39,7 +39,7 @@ class Places:
             Fail: There is no room (OVERLOADED); the text names the option.
         """
         if self.taken >= total or self._has(principal, per_principal):
-            self._sweep()
+            self._sweep(principal)
         if self.taken >= total:
             raise Fail(Reason.OVERLOADED, f"There are {total} {self._what} already ({self._option}): try again later.")
         if self._has(principal, per_principal):

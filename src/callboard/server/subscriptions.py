@@ -206,7 +206,7 @@ class Hub:
             self._subscribed = True
             self._bus.subscribe(CHANGES, self._deliver)
 
-    def _sweep(self) -> None:
+    def _sweep(self, _principal: str | None = None) -> None:
         """Take the places of streams whose clients are gone, even where their tasks have not ended yet."""
         for listener in [listener for listener in self._listeners if not listener.exchange.open]:
             self._drop(listener)

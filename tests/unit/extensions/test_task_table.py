@@ -13,6 +13,7 @@ from rounds import accept
 from virtual_time import now, settle, virtual_time
 
 from callboard import Client, Context, RegistrationError, Server, asgi
+from callboard.extensions.task_table import SOON
 from callboard.tasks import MemoryTasks
 
 T = TypeVar("T")
@@ -163,7 +164,6 @@ async def test_tasks_of_a_process_that_is_gone_have_failed() -> None:
         assert (await new.ask("tasks/get", strange)).error["code"] == -32602, "none that it could have made and still keep"
 
 
-@virtual_time
 async def test_a_thread_learns_that_it_is_cancelled_and_its_result_is_dropped() -> None:
     # TX-10
     errands = Errands()
@@ -184,6 +184,65 @@ async def test_a_thread_learns_that_it_is_cancelled_and_its_result_is_dropped() 
     await client.cancel(task_id)
     assert await asyncio.to_thread(seen.wait, 10)
     assert (await client.get(task_id))["status"] == "cancelled"
+
+
+async def test_what_is_soon_over_is_no_task_though_it_waits() -> None:
+    # TX-03: on a thread, or a few turns of the loop
+    errands = Errands()
+
+    @errands.server.tool(task="allowed")
+    def threaded() -> str:
+        return "done"
+
+    client = Follower(errands.app)
+    answer = await client.call("threaded")
+    assert answer.result["resultType"] == "complete"
+    assert answer.text == "done"
+    tasks = errands.tasks
+    assert (tasks._jobs, tasks._places.taken) == ({}, 0)
+
+
+@virtual_time
+async def test_a_client_that_leaves_while_the_answer_is_held_back_leaves_nothing_behind() -> None:
+    errands = Errands()
+    ended: list[str] = []
+
+    @errands.server.tool(task="allowed")
+    async def slow() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("slow")
+        return "never"
+
+    client = Follower(errands.app)
+    call = asyncio.create_task(client.call("slow"))
+    await asyncio.sleep(SOON / 2)
+    (job,) = errands.tasks._jobs.values()
+    assert job.held
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await settle()
+    assert (ended, errands.tasks._jobs, errands.tasks._places.taken) == (["slow"], {}, 0)
+
+
+@virtual_time
+async def test_tasks_whose_end_is_known_make_room_for_others() -> None:
+    errands = Errands(max_tasks=3, max_tasks_per_principal=2)
+    ann, bob = Follower(errands.app, "ann"), Follower(errands.app, "bob")
+    first, second = [await ann.begin("walk", {"seconds": 1}) for _ in range(2)]
+    await asyncio.sleep(2)
+    assert (await ann.call("walk", {"seconds": 1})).status == 503, "she has not seen how they ended"
+    assert (await ann.get(first))["status"] == "completed"
+    third = await ann.begin("walk", {"seconds": 1})
+    assert (await ann.ask("tasks/get", first)).error["code"] == -32602
+    assert (await ann.get(second))["status"] == "completed"
+    fourth = await bob.begin("walk", {"seconds": 1})
+    fifth = await bob.begin("walk", {"seconds": 1})
+    assert (await ann.ask("tasks/get", second)).error["code"] == -32602, "all are too many: the oldest that has been read goes"
+    for who, task_id in ((ann, third), (bob, fourth), (bob, fifth)):
+        assert (await who.get(task_id))["status"] == "working"
 
 
 def test_a_task_of_another_event_loop_can_be_answered_and_cancelled() -> None:
