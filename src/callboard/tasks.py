@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from callboard.extensions.task_table import MemoryTasks, Tasks
+from callboard.server.task_table import MemoryTasks, Tasks
 
 __all__ = ["MemoryTasks", "Tasks"]

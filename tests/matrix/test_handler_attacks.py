@@ -15,8 +15,8 @@ from virtual_time import settle, virtual_time
 from callboard import Handler, RegistrationError, Server, asgi
 from callboard.core.task import Task
 from callboard.errors import Fail, Reason, ToolError
-from callboard.extensions.task_table import tell_time
 from callboard.handler import Channel, Crashed, Deferred, Finished, Reply, Stop, Stream, handle_method
+from callboard.server.task_table import tell_time
 
 CALL: JSON = {"name": "go"}
 

@@ -15,7 +15,7 @@ from virtual_time import virtual_time
 
 from callboard import CacheHint, Context, Server, ToolError, asgi
 from callboard.auth.principal import Principal
-from callboard.extensions.task_table import MemoryTasks
+from callboard.server.task_table import MemoryTasks
 from callboard.types import Icon, ToolAnnotations
 
 TASKS = "io.modelcontextprotocol/tasks"

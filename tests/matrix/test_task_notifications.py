@@ -74,9 +74,7 @@ async def test_what_has_ended_already_is_told_at_once(errands: Errands) -> None:
         assert (await told(stream))["status"] == "completed"
 
 
-@pytest.mark.parametrize(
-    ("who", "capabilities"), [("bob", KNOWING), (None, KNOWING)], ids=["another", "nobody"]
-)
+@pytest.mark.parametrize(("who", "capabilities"), [("bob", KNOWING), (None, KNOWING)], ids=["another", "nobody"])
 @virtual_time
 async def test_others_hear_nothing(errands: Errands, who: str | None, capabilities: JSON) -> None:
     # TX-15, TX-16

@@ -25,25 +25,26 @@ from msgspec import UNSET
 
 from callboard.core.era import Envelope, Headers, Request
 from callboard.core.exchange import Exchange
-from callboard.core.outcome import Accepted, Deferred, NeedInput, Outcome, Reply
+from callboard.core.outcome import Deferred, NeedInput, Outcome, Reply
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
-from callboard.extensions.tasks import TASKS, TaskExtension
 from callboard.handling.callbacks import Callback, Callbacks
 from callboard.handling.channel import CLOSED, Channel, Notification, Stop, Stream, name_topic
+from callboard.handling.state import MISPLACED, HandlerState, StoppedError
 from callboard.handling.wiremap import make_result, read_hint
 from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.extension import declares
 from callboard.server.mount import Caller, Mount
 from callboard.server.registry import Registry
-from callboard.server.state import Hello, HookFields, StateKind, Turn, can_keep
+from callboard.server.state import Hello, HookFields, Turn
+from callboard.server.tasks import TASKS, TaskExtension
 from callboard.server.tool import answer_in_band
-from callboard.server.workers import Workers, is_imposed
+from callboard.server.workers import is_imposed
 from callboard.wire.jsonrpc import RawNotification, encode
 from callboard.wire.methods import METHODS, Method
 from callboard.wire.versions import LATEST
 
-__all__ = ["MAX_NOTICES", "HandlerServer", "HandlerState", "Teller"]
+__all__ = ["MAX_NOTICES", "HandlerServer", "Teller"]
 
 _Bind: TypeAlias = Callable[[Mount, Caller], Awaitable[Any]]
 _log = logging.getLogger("callboard")
@@ -58,19 +59,6 @@ _OWN = {"logging/setLevel": "set_log_level", "resources/subscribe": "subscribe",
 _NO_COMPONENTS = "a Handler has no components; its lists and calls are callbacks, like call_tool."
 _NOTICE = Method(type(None), None, b"")
 _PREFIX = "io.modelcontextprotocol/"
-_MISPLACED = (Accepted, Reply, Stream)
-
-
-class StoppedError(Fail):
-    """`init` said Stop.
-
-    Attributes:
-        stop_reason: The reason that it gave.
-    """
-
-    def __init__(self, stop_reason: str) -> None:
-        super().__init__(Reason.STOPPED)
-        self.stop_reason = stop_reason
 
 
 class Teller(msgspec.Struct, frozen=True):
@@ -91,83 +79,6 @@ class Teller(msgspec.Struct, frozen=True):
     scope_state: Any = None
     session: Any = None
     state: Any = UNSET
-
-
-class HandlerState(StateKind):
-    """The state of a handler: what `init` gives.
-
-    A declared type (`Handler[Cart]`) whose values msgspec can read back is kept as bytes, and every callback gets a copy. Anything else is
-    kept as it is, by reference.
-
-    Args:
-        declared: The type; UNSET when the handler declares none.
-        init: The callback; None for a state that is made without arguments.
-        label: Name of the handler.
-
-    Raises:
-        RegistrationError: Without `init` the declared type can't be made.
-    """
-
-    __slots__ = ("_init",)
-
-    def __init__(self, declared: Any, init: Callback | None, label: str) -> None:
-        self._init = init
-        self.type = self.key = declared
-        if declared is not UNSET and can_keep(declared):
-            self._encode = msgspec.msgpack.Encoder().encode
-            self._decode = msgspec.msgpack.Decoder(declared).decode
-        else:
-            self._encode = _hold
-            self._decode = _release
-        if init is None and declared is not UNSET:
-            try:
-                declared()
-            except Exception as error:
-                text = f"{label}: its state can't be made without arguments ({error}): give the fields defaults, or write init(hello)."
-                raise RegistrationError(text) from error
-
-    async def open(self, hello: Hello, workers: Workers) -> Any:
-        """The state that `init` gives, as it is kept.
-
-        Raises:
-            Fail: `init` raised it, said Stop, or failed (then without detail: the log has it).
-        """
-        if self._init is None:
-            return self.seal(None if self.type is UNSET else self.type())
-        try:
-            return self.seal(_read_state(await self._init(workers, hello)))
-        except Fail:
-            raise
-        except BaseException as error:
-            if is_imposed(error):
-                raise
-            _log.exception("init failed.")
-            raise Fail(Reason.OPTIONS) from None
-
-
-def _read_state(value: Any) -> Any:
-    """What `init` returned, where that is a state.
-
-    Raises:
-        Fail: It refuses.
-        TypeError: It is what only ends a request.
-    """
-    if isinstance(value, Stop):
-        _log.info("init stopped: %s", value.reason)
-        raise StoppedError(value.reason)
-    if isinstance(value, Fail | ToolError):
-        raise value
-    if isinstance(value, (*_MISPLACED, Deferred, NeedInput)):
-        raise TypeError(f"init gives the state, or refuses with Stop or Fail; it returned {type(value).__name__}.")
-    return value
-
-
-def _hold(value: Any) -> Any:
-    return (value,)  # None is a state, too
-
-
-def _release(held: Any) -> Any:
-    return held[0]
 
 
 class _Shelf(Registry):
@@ -355,7 +266,7 @@ class HandlerServer(Server):
         hint = None
         if isinstance(returned, Reply):
             hint, returned = returned.cache, self._open_reply(channel, returned)
-        if isinstance(returned, _MISPLACED):
+        if isinstance(returned, MISPLACED):
             raise TypeError(f"{self.callbacks.label}: {type(returned).__name__} has no place there.")
         if isinstance(returned, Stop):
             _log.info("%s of %s was stopped: %s", request.method, self.callbacks.label, returned.reason)

@@ -18,10 +18,10 @@ from callboard.core.era import Request
 from callboard.core.outcome import Outcome, Reply
 from callboard.core.task import Task
 from callboard.errors import AskError, Fail, NoAnswerError, Reason
-from callboard.extensions.task_table import Tasks, tell_time
-from callboard.extensions.tasks import unknown_task
 from callboard.server.context import Context
 from callboard.server.cursor import read_cursor, write_cursor
+from callboard.server.task_table import Tasks, tell_time
+from callboard.server.tasks import unknown_task
 from callboard.wire.jsonrpc import encode_notification
 from callboard.wire.methods import Method
 from callboard.wire.v2026_07_28 import PaginatedRequestParams

@@ -15,8 +15,6 @@ from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
 from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
-from callboard.extensions.task_table import Tasks
-from callboard.extensions.tasks import TaskExtension
 from callboard.server.callee import make_definition
 from callboard.server.catalogue import find_watched
 from callboard.server.classes import compile_parts
@@ -48,6 +46,8 @@ from callboard.server.registry import Kind, Provider, Registry
 from callboard.server.seals import Seals
 from callboard.server.state import HookFields, StateKind, Turn, read_hooks
 from callboard.server.subscriptions import Hub
+from callboard.server.task_table import Tasks
+from callboard.server.tasks import TaskExtension
 from callboard.server.workers import MAX_THREADS
 from callboard.stores.base import Bus, Kv
 from callboard.stores.memory import MemoryBus, MemoryKv
@@ -328,7 +328,8 @@ class Server:
             RegistrationError: A name or URI is taken; or the server is this one, has this one mounted, or has a state of its own.
         """
         if not isinstance(other, Server):
-            raise RegistrationError(f"server.mount takes a Server, not {other!r}: write server.mount({prefix!r}, other).")
+            shown = repr(prefix) if isinstance(prefix, str) else '"prefix"'
+            raise RegistrationError(f"server.mount takes a Server, not {type(other).__name__}: write server.mount({shown}, other).")
         if other.context_type is not Context:
             raise RegistrationError(
                 f"server.mount: {other.name!r} is a handler, which answers whole requests; only servers of components can be mounted."

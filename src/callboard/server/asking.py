@@ -231,6 +231,8 @@ class Asks:
         """
         if not isinstance(key, str):
             raise TypeError(f"ctx.once: its key is a text, not {key!r}.")
+        if not callable(function):
+            raise TypeError(f"ctx.once({key!r}) takes a function, async or not, that makes the value, not {type(function).__name__}.")
         saved = self.log.memory.saved
         if key not in saved:
             if self.suspended:

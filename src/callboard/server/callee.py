@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeAlias, TypedDict, TypeVar
@@ -150,15 +150,15 @@ def open_reply(reply: Reply, ctx: Context, *, takes_state: bool, source: str) ->
     return reply.value
 
 
-def read_facts(where: str, fields: Mapping[str, Any]) -> Facts:
-    """Take the keyword arguments of a decorator.
+def read_facts(where: str, fields: Mapping[str, Any], others: Iterable[str]) -> Facts:
+    """Take the keyword arguments of a decorator that are none of the others that it has.
 
     Raises:
         RegistrationError: One of them is unknown; the text lists those there are.
     """
     if unknown := sorted(fields.keys() - FactFields.__annotations__.keys()):
-        known = ", ".join(FactFields.__annotations__)
-        raise RegistrationError(f"{where} takes no {unknown[0]!r}; beside its own options it takes {known}.")
+        known = ", ".join([*FactFields.__annotations__, *sorted(others)])
+        raise RegistrationError(f"{where} takes no {unknown[0]!r}; it takes {known}.")
     return Facts(**fields)
 
 

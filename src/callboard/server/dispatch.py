@@ -14,7 +14,6 @@ from callboard.core.era import Request
 from callboard.core.headers import compare_params
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import AskError, Fail, NotFound, Reason
-from callboard.extensions.tasks import TaskExtension
 from callboard.server.catalogue import find, find_readable, list_page, unknown_prompt, unknown_tool
 from callboard.server.component import Component, Prompt, Repository, Resource, Template, Tool
 from callboard.server.context import Context
@@ -23,6 +22,7 @@ from callboard.server.registry import Kind, Registry
 from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.state import Turn
 from callboard.server.subscriptions import Hub
+from callboard.server.tasks import TaskExtension
 from callboard.server.tool import answer_in_band
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.methods import ListenParams

@@ -233,6 +233,8 @@ def _compile(kind: Any, label: str) -> Arguments:
                     f"{label}: field {name!r} is {_shown(annotation)}, which no form can ask for; "
                     "use str, int, float, bool, a date, a Literal or an Enum."
                 ) from error
+        if not (isinstance(kind, type) or get_origin(kind)):  # a value, where a type is asked for
+            raise RegistrationError(f"{label} {_NOTHING}") from None
         raise RegistrationError(f"{label} {_NOTHING} [{error}]") from None
 
 

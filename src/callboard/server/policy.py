@@ -126,7 +126,7 @@ def sort_options(
     """
     facts = {name: value for name, value in options.items() if name not in policy | own}
     stated = {name: value for name, value in options.items() if name in policy}
-    return read_facts(where, facts), Policy(**stated), {name: value for name, value in options.items() if name in own}
+    return read_facts(where, facts, policy | own), Policy(**stated), {name: value for name, value in options.items() if name in own}
 
 
 class Guarded(Protocol):

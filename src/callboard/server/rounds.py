@@ -153,14 +153,21 @@ def _read_requests(ctx: Context, need: NeedInput) -> dict[str, Ask]:
     given: Any = need.requests
     if not isinstance(given, Mapping) or not (given or need.state is not None):
         raise TypeError("NeedInput takes requests by key, and at least one of requests and state (MR-03).")
+    try:
+        msgspec.json.encode(need.state)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"NeedInput: state has no JSON form ({error}).") from error
     asks = ctx.begin_asking()
     asked: dict[str, Ask] = {}
     for key, request in given.items():
         plain = msgspec.to_builtins(request)
         method = plain.get("method") if isinstance(plain, dict) else None
-        if not isinstance(key, str) or not isinstance(method, str) or method not in _METHODS:
+        if not isinstance(key, str):
+            raise TypeError(f"NeedInput: a key is a text, not {key!r} (MR-04).")
+        if not isinstance(method, str) or method not in _METHODS:
+            text = f"a mapping with `params` and a `method`, which is one of {', '.join(_METHODS)}"
             raise TypeError(
-                f"NeedInput: {key!r} must be a text, with a request like {{'method': 'elicitation/create', 'params': ...}} (MR-04)."
+                f"NeedInput: the request of {key!r} is {text}, not {type(request).__name__ if method is None else method!r} (MR-04)."
             )
         params = plain.get("params", {})
         _check_params(key, method, params)

@@ -12,8 +12,8 @@ from callboard.wire import v2026_07_28 as v
 
 __all__ = ["Messages", "SampleFields", "Sampled", "build_sampling"]
 
-Messages: TypeAlias = "str | v.SamplingMessage | Sequence[str | v.SamplingMessage]"
-"""A conversation; a text is a message of the user's."""
+Messages: TypeAlias = "str | v.SamplingMessage | v.PromptMessage | Sequence[str | v.SamplingMessage | v.PromptMessage]"
+"""A conversation; a text is a message of the user's, and `types.user` and `types.assistant` make messages as for a prompt."""
 
 
 class SampleFields(TypedDict, total=False):
@@ -53,20 +53,29 @@ def build_sampling(messages: Messages, max_tokens: int, fields: Mapping[str, Any
     """
     if unknown := sorted(fields.keys() - SampleFields.__annotations__.keys()):
         raise TypeError(f"ctx.sample takes no {unknown[0]!r}; it takes {', '.join(SampleFields.__annotations__)}.")
-    given = [messages] if isinstance(messages, str | v.SamplingMessage) else list(messages)
-    conversation = [
-        v.SamplingMessage(role="user", content=v.TextContent(text=message)) if isinstance(message, str) else message for message in given
-    ]
+    given = [messages] if isinstance(messages, str) or not isinstance(messages, Sequence) else messages
+    conversation = [_read_message(f"messages[{number}]", message) for number, message in enumerate(given)]
     _check_tool_use(conversation)
     params = v.CreateMessageRequestParams(max_tokens=max_tokens, messages=conversation, **fields)
     try:
         plain: dict[str, Any] = msgspec.to_builtins(params)
         msgspec.convert(plain, v.CreateMessageRequestParams)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, TypeError) as error:
         raise TypeError(f"ctx.sample: {error}") from None
     if not isfinite(plain.get("temperature", 0)):
         raise ValueError("ctx.sample: temperature is a number that JSON can say.")
     return plain
+
+
+def _read_message(where: str, message: Any) -> v.SamplingMessage:
+    if isinstance(message, str):
+        return v.SamplingMessage(role="user", content=v.TextContent(text=message))
+    if isinstance(message, v.PromptMessage):  # what it may hold that no model takes is refused with the rest
+        return v.SamplingMessage(role=message.role, content=message.content)  # type: ignore[arg-type]
+    if not isinstance(message, v.SamplingMessage):
+        text = 'a text, types.user("text"), types.assistant("text") or a types.SamplingMessage'
+        raise TypeError(f"ctx.sample: {where} is {text}, not {type(message).__name__}.")
+    return message
 
 
 def _check_tool_use(conversation: Sequence[v.SamplingMessage]) -> None:

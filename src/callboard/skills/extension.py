@@ -18,11 +18,11 @@ from msgspec import UNSET, Raw, UnsetType
 from callboard.core.era import Request
 from callboard.core.outcome import CacheHint, Outcome, Reply
 from callboard.errors import Fail, NotFound, Reason, RegistrationError
-from callboard.extensions.skill_folder import DIRECTORY, Skill, SkillFile, SkillFolders, uri_of
 from callboard.server.component import Component, Facts, Resource, Template
 from callboard.server.context import Context
 from callboard.server.cursor import cut_page, read_cursor
 from callboard.server.extension import Serve
+from callboard.skills.folder import DIRECTORY, Skill, SkillFile, SkillFolders, uri_of
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import encode
 from callboard.wire.methods import Method

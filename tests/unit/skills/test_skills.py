@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from callboard.core.uri import UriTemplate, check_traversal
 from callboard.errors import RegistrationError
-from callboard.extensions.front_matter import MAX_DESCRIPTION, read_front_matter
-from callboard.extensions.skill_folder import MAX_BYTES, MAX_FILES, SkillFolders
-from callboard.extensions.skills import Skills
+from callboard.skills.extension import Skills
+from callboard.skills.folder import MAX_BYTES, MAX_FILES, SkillFolders
+from callboard.skills.front_matter import MAX_DESCRIPTION, read_front_matter
 
 FRONT = "---\nname: {}\ndescription: What it does.\n---\n# Text\n"
 

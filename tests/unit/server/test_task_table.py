@@ -13,7 +13,7 @@ from rounds import accept
 from virtual_time import now, settle, virtual_time
 
 from callboard import Client, Context, RegistrationError, Server, asgi
-from callboard.extensions.task_table import SOON
+from callboard.server.task_table import SOON
 from callboard.tasks import MemoryTasks
 
 T = TypeVar("T")

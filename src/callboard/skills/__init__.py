@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from callboard.extensions.skills import Skills
+from callboard.skills.extension import Skills
 
 __all__ = ["Skills"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from callboard.errors import RegistrationError
-from callboard.extensions.front_matter import read_front_matter
-from callboard.extensions.skill_folder import SkillFolders
+from callboard.skills.folder import SkillFolders
+from callboard.skills.front_matter import read_front_matter
 
 
 def write(root: Path, *names: str) -> Path:

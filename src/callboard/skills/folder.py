@@ -14,7 +14,7 @@ import msgspec
 
 from callboard.core.uri import check_traversal
 from callboard.errors import RegistrationError
-from callboard.extensions.front_matter import read_front_matter
+from callboard.skills.front_matter import read_front_matter
 
 __all__ = ["DIRECTORY", "MAX_BYTES", "MAX_FILES", "SKILL_FILE", "Skill", "SkillFile", "SkillFolders", "uri_of"]
 

@@ -13,10 +13,10 @@ from callboard.core.inputs import read_responses
 from callboard.core.outcome import Deferred, Outcome, Reply
 from callboard.core.task import Task
 from callboard.errors import Fail, Reason
-from callboard.extensions.task_table import MemoryTasks, Runnable, Tasks, tell_time
 from callboard.server.context import Context
 from callboard.server.extension import Serve, declares
 from callboard.server.policy import Policy
+from callboard.server.task_table import MemoryTasks, Runnable, Tasks, tell_time
 from callboard.wire.jsonrpc import encode
 from callboard.wire.methods import Method
 from callboard.wire.versions import LATEST

@@ -1,1 +1,0 @@
-"""Extensions of the protocol that come with Callboard."""
