@@ -41,6 +41,7 @@ HOST, PORT, PATH = "127.0.0.1", 8000, "/mcp"
 RUN = [sys.executable, "-m", "callboard", "run"]
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _INTERNAL = REASONS[Reason.INTERNAL].code
+_UNASKED = REASONS[Reason.MISSING_CAPABILITY].code
 # What a terminal would take as a command of its own: a server's text must not move the cursor or set the title.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 # What someone types who leaves out http://.
@@ -234,6 +235,8 @@ def _with_client(target: str, timeout: float, headers: Sequence[str], work: Call
         text = str(error)
         if isinstance(error, ProcessExited) and error.returncode == Refusal.exit_code and meant[: len(RUN)] == RUN:
             raise Refusal(error.stderr.rpartition("Error: ")[2].strip()) from error  # `callboard run` has no such program
+        if isinstance(error, ServerError) and error.code == _UNASKED:
+            text += "\nThis command answers no questions and waits for no tasks; callboard.Client does: on_elicit=, on_sample=, on_roots=, tasks=True."
         if isinstance(error, ServerError) and error.code == _INTERNAL and client.stderr:
             text += f"\nThe end of what the server wrote to standard error:\n{client.stderr.rstrip()}"
         raise click.ClickException(_printable(text, terminal=sys.stderr.isatty())) from error

@@ -8,10 +8,11 @@ The types are `msgspec.Struct`s of the current protocol (`callboard.wire.v2026_0
 
 import re
 from binascii import b2a_base64
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, UnsetType
 
+from callboard.errors import ToolError
 from callboard.wire.v2026_07_28 import (
     Annotations,
     AudioContent,
@@ -80,6 +81,7 @@ from callboard.wire.v2026_07_28 import (
 __all__ = [
     "UNSET",
     "Annotations",
+    "Answer",
     "AudioContent",
     "CallToolResult",
     "ClientCapabilities",
@@ -157,6 +159,39 @@ Content: TypeAlias = ContentBlock
 _T = TypeVar("_T")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")  # RFC 3986: a scheme, then something without blanks
 _MEDIA_TYPE = re.compile(r"([A-Za-z]+)/[\w!#$&^.+\-]+(\s*;.*)?", re.ASCII)
+
+
+class Answer(Generic[_T]):
+    """What a user answered to `ctx.elicit` or `ctx.elicit_url`.
+
+    Attributes:
+        action: `accept`, `decline` (the user said no) or `cancel` (the user said nothing).
+    """
+
+    __slots__ = ("_value", "action")
+
+    def __init__(self, action: Literal["accept", "decline", "cancel"], value: _T | None = None) -> None:
+        self.action: Literal["accept", "decline", "cancel"] = action
+        self._value = value
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the user accepted."""
+        return self.action == "accept"
+
+    @property
+    def value(self) -> _T:
+        """What the user filled in; None for an address that was opened.
+
+        Raises:
+            ToolError: The user did not accept; a tool that does not catch it fails in band (EL-15).
+        """
+        if self.action != "accept":
+            raise ToolError("The user declined." if self.action == "decline" else "The user gave no answer.")
+        return self._value  # type: ignore[return-value] # None only where _T is
+
+    def __repr__(self) -> str:
+        return f"Answer({self.action!r})"  # the value is the user's
 
 
 def text(value: str, /, *, annotations: Annotations | None = None, meta: dict[str, Any] | None = None) -> TextContent:

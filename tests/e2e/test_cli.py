@@ -23,6 +23,15 @@ from callboard.client.errors import ConnectionFailed, ServerError
 
 CALLBOARD = [sys.executable, "-m", "callboard"]
 ROOT = Path(__file__).resolve().parent.parent.parent
+ASKING = """
+from callboard import Context, Server
+
+server = Server("asking")
+
+@server.tool
+async def ask(ctx: Context) -> str:
+    return str(await ctx.roots())
+"""
 PROGRAM = '''
 import asyncio, os
 print("loading")
@@ -88,6 +97,7 @@ def greet(name: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("program")
     (path / "board.py").write_text(PROGRAM)
+    (path / "asking.py").write_text(ASKING)
     return path
 
 
@@ -196,6 +206,13 @@ def test_a_tool_that_crashes_shows_what_its_program_says(callboard: Callboard, u
     refused = callboard("call", "board.py", "refuse").stderr
     assert refused.startswith("Error: tools/call 'refuse' at ")
     assert refused.endswith(": not today (error 4001)\n")
+
+
+def test_a_tool_that_asks_is_refused_with_the_way_out(callboard: Callboard) -> None:
+    ran = callboard("call", "asking.py", "ask")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "This call has to ask its client (roots/list)" in ran.stderr
+    assert "callboard.Client does: on_elicit=" in ran.stderr
 
 
 def test_what_is_no_server_is_said_in_short(callboard: Callboard) -> None:

@@ -121,7 +121,9 @@ class Visitor:
             assert "does not fit what was asked" in answer.error["message"]
             event("misfit")
             return
-        check(await Oracle(self.place.version, state.answers).watch(self.place.program), answer)
+        # It took the place of what was said to another wording of the question.
+        answers = {known: said for known, said in state.answers.items() if known != state.asked[key].id}
+        check(await Oracle(self.place.version, answers).watch(self.place.program), answer)
 
     async def forge(self) -> None:
         """Send what is none of our states, and a state with any other request."""

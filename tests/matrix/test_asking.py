@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -85,6 +86,31 @@ async def test_a_key_names_one_ask(shapes: Shapes, caplog: pytest.LogCaptureFixt
     answer = await Rounds(asgi(shapes.server), respond).call("one_key")
     assert answer.error["code"] == -32603
     assert "number them" in caplog.text
+
+
+ODD: list[tuple[Any, str]] = [
+    (lambda ctx: ctx.once("k", 5), r"ctx.once('k') takes a function, async or not, that makes the value, not int."),
+    (lambda ctx: ctx.once("k", object), "ctx.once('k'): its value has no JSON form"),
+    (lambda _: NeedInput({"k": {"method": "roots/list"}}, object()), "NeedInput: state has no JSON form"),
+    (lambda _: NeedInput({"k": {"method": "elicit"}}), "NeedInput: the request of 'k' is a mapping with `params` and a `method`"),
+    (lambda _: NeedInput({"k": 5}), "NeedInput: the request of 'k' is a mapping with `params` and a `method`"),
+    (lambda _: NeedInput({5: {"method": "roots/list"}}), "NeedInput: a key is a text, not 5"),  # type: ignore[dict-item]
+]
+
+
+@pytest.mark.parametrize(("make", "text"), ODD)
+async def test_the_log_names_what_makes_no_sense(make: Any, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def t(ctx: Context) -> Any:
+        made = make(ctx)
+        return made if isinstance(made, NeedInput) else await made
+
+    answer = await Client(asgi(server)).call("t", meta=_meta())
+    assert answer.error["code"] == -32603
+    assert "tools/call 't' failed, error id" in caplog.text
+    assert text in caplog.text
 
 
 async def test_rounds_are_bounded(shapes: Shapes) -> None:
@@ -443,8 +469,21 @@ async def test_forms_of_types_never_use_what_will_go() -> None:
 
     @server.tool
     async def choose(ctx: Context) -> str:
-        return (await ctx.elicit("Which?", Annotated[Literal["a", "b"], {"a": "An a", "b": "A b"}])).value
+        chosen: str = (await ctx.elicit("Which?", Annotated[Literal["a", "b"], {"a": "An a", "b": "A b"}])).value
+        return chosen
 
     client = Rounds(asgi(server), lambda _key, _request: accept(value="a"))
     assert (await client.call("choose")).text == "a"
     assert "enumNames" not in str(client.asked)
+
+
+@pytest.mark.parametrize("make", [lambda: (1, 2), lambda: Region("eu"), {1: 2}.keys])
+async def test_once_says_what_it_would_give_back_as_something_else(make: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def remember(ctx: Context) -> str:
+        return str(await ctx.once("k", make))
+
+    assert (await Rounds(asgi(server), respond).call("remember")).error["code"] == -32603
+    assert "ctx.once('k')" in caplog.text

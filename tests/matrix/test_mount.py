@@ -419,7 +419,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (_twice, r"resources: 'shop://rules' is there twice: at .*mounted as 'shop' and at .*mounted as 'other'"),
     (_taken_prefix, "'shop' is the prefix of 'shop' already, so not of 'other'"),
     (_taken_name, "'shop_order' is there twice"),
-    (lambda: Server("hall").mount("x", object()), "takes a Server, not <object"),  # type: ignore[arg-type]
+    (lambda: Server("hall").mount("x", object()), r"takes a Server, not object: write server.mount\('x', other\)"),  # type: ignore[arg-type]
+    (lambda: Server("hall").mount(Server("x"), "x"), r'takes a Server, not str: write server.mount\("prefix", other\)'),  # type: ignore[arg-type]
     (lambda: Server("hall").mount("x", Desk().server), "'Desk' is a handler, which answers whole requests"),
     (lambda: Server("hall").mount("no space", Server("x")), "a prefix is made of"),
     (lambda: Server("hall").mount("", Server("x")), "a prefix is made of"),

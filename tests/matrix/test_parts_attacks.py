@@ -526,6 +526,18 @@ def test_the_id_of_an_extension_begins_with_a_domain(name: str) -> None:
     Server("desk").extend(extension)
 
 
+@pytest.mark.parametrize(("given", "shown"), [("skills", "str"), (Server, "the class Server"), (None, "NoneType")])
+def test_what_is_no_extension_is_named(given: Any, shown: str) -> None:
+    with pytest.raises(RegistrationError, match=rf'server.extend takes an extension, like Skills\("skills"\), not {shown}.'):
+        Server("desk").extend(given)
+
+
+def test_an_extension_is_no_component() -> None:
+    extension: Any = type("Notes", (), {"id": "com.example/notes", "settings": dict, "methods": dict, "components": list})()
+    with pytest.raises(RegistrationError, match=r"an extension goes to server\.extend"):
+        Server("desk").add(extension)
+
+
 async def test_an_extension_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     # SK-01
     for name in ("a", "b"):

@@ -66,9 +66,15 @@ class Inputs:
 
     Attributes:
         capabilities: What a client can do that has these callbacks (EL-01, SM-01, RT-01).
+
+    Raises:
+        TypeError: One of them can't be called.
     """
 
     def __init__(self, on_elicit: OnElicit | None, on_sample: OnSample | None, on_roots: OnRoots | None) -> None:
+        for option, callback in (("on_elicit", on_elicit), ("on_sample", on_sample), ("on_roots", on_roots)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{option} is a function that answers what the server asks, not {type(callback).__name__}")
         given: dict[str, Callable[[Any], Any] | None] = {
             "elicitation/create": on_elicit,
             "sampling/createMessage": on_sample,
@@ -192,15 +198,24 @@ def _action(value: Any) -> v.ElicitResult:
 
 
 def _open_sampling(params: dict[str, Any]) -> tuple[Any, _Build]:
-    return msgspec.convert(params, v.CreateMessageRequestParams), partial(_checked, v.CreateMessageResult)
+    return msgspec.convert(params, v.CreateMessageRequestParams), _read_message
+
+
+def _read_message(value: Any) -> v.CreateMessageResult:
+    if not isinstance(value, v.CreateMessageResult | Mapping):
+        raise TypeError(f"what a model wrote is a types.CreateMessageResult, not {type(value).__name__}")
+    return _checked(v.CreateMessageResult, value)
 
 
 def _open_roots(_: dict[str, Any]) -> tuple[Any, _Build]:
     return None, _list_roots
 
 
-def _list_roots(value: Iterable[v.Root]) -> v.ListRootsResult:
-    found = _checked(v.ListRootsResult, {"roots": list(value)})
+def _list_roots(value: Any) -> v.ListRootsResult:
+    roots: list[Any] = list(value) if isinstance(value, Iterable) and not isinstance(value, str | Mapping) else [value]
+    if odd := [type(root).__name__ for root in roots if not isinstance(root, v.Root | Mapping)]:
+        raise TypeError(f'it gives a list of types.Root, like types.Root(uri="file:///srv"), not of {odd[0]}')
+    found = _checked(v.ListRootsResult, {"roots": roots})
     if wrong := next((root.uri for root in found.roots if not root.uri.startswith("file://")), None):
         raise ValueError(f"a root is a file:// URI, not {wrong!r}")  # RT-03
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ from callboard.wire.versions import LATEST
 __all__ = ["Callback", "Callbacks", "find_callback", "optional"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+_log = logging.getLogger("callboard")
 _MARK = "__callboard_optional__"
 # How each callback is called.
 _TAKES: dict[str, tuple[str, ...]] = {
@@ -136,6 +139,9 @@ class Callbacks:
             function = find_callback(handler, name)
             if function is not None:
                 self._found[name] = Callback(function, name, f"{self.label}.{name}")
+        for name in vars(type(handler)).keys() - _TAKES.keys():
+            if meant := get_close_matches(name, _TAKES, n=1, cutoff=0.88):
+                _log.warning("%s.%s is no callback, so that nobody calls it; did you mean %s?", self.label, name, meant[0])
 
     def get(self, name: str) -> Callback | None:
         """A callback; None when the handler does not have it."""

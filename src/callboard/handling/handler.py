@@ -7,10 +7,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ForwardRef, Generic, TypeAlias, TypeVar, get_args, get_origin
+from typing import Any, ForwardRef, Generic, TypeAlias, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
+from typing_extensions import TypeVar
 
 from callboard.core.era import Envelope, Request
 from callboard.core.exchange import Exchange
@@ -32,7 +33,7 @@ from callboard.wire.versions import LATEST
 
 __all__ = ["Handler", "HandlerSession", "Served", "adapt", "handle_method", "is_handler"]
 
-State = TypeVar("State")
+State = TypeVar("State", default=Any)
 _OPTIONS = ("version", "title", "description", "instructions", "icons", "website", "capabilities", "page_size", "middleware")
 
 

@@ -57,7 +57,7 @@ _BLOCKS: dict[Any, type[msgspec.Struct]] = {
 _CONTENTS = (v.ResourceContents, v.TextResourceContents, v.BlobResourceContents)
 # What the era puts into every result by itself.
 _ERAS = frozenset({"resultType", "ttlMs", "cacheScope"})
-_shape_value = compile_result(Any).shape
+_shape_value = compile_result(Any, label="what call_tool returned").shape
 
 
 def make_result(request: Request, value: Any, page_size: int) -> Fields:

@@ -37,6 +37,8 @@ _log = logging.getLogger("callboard")
 MAX_URI = 2048
 # Seconds that calls get to end when their session does, before its last hook runs all the same.
 SETTLE = 1.0
+# The same for calls that were being stopped before.
+LINGER = 0.2
 _RUNNING, _OVER = Phase.RUNNING, Phase.OVER
 _CANCELLED = State.CANCELLED
 
@@ -490,8 +492,9 @@ class Actor:
         for outlet in self.machine.outlets():
             if outlet.call is None:
                 outlet.hang_up(None)
-        # Those too that were being stopped already: the last hook waits for what they still do.
         tasks = [work.task for work in self.machine.calls.values() if isinstance(work, Work) and work.task is not None]
+        # Those that were being stopped before have had their time; the last hook does not overtake them, all the same.
+        seconds = SETTLE if any(isinstance(work, Work) and work.task is not None for work in stopped) else LINGER
         for work in stopped:
             assert isinstance(work, Work)
             self._stop(work, Fail(Reason.SESSION_ENDED))
@@ -500,11 +503,11 @@ class Actor:
                 future.set_exception(NoAnswerError("The session has ended."))
         if not tasks and self.home.server.hooks.terminate is None:
             return None
-        return self.home.see_off(self._terminate(reason, tasks))
+        return self.home.see_off(self._terminate(reason, tasks, seconds))
 
-    async def _terminate(self, reason: str, tasks: list[asyncio.Task[None]]) -> None:
+    async def _terminate(self, reason: str, tasks: list[asyncio.Task[None]], seconds: float) -> None:
         if tasks:
-            await asyncio.wait(tasks, timeout=SETTLE)
+            await asyncio.wait(tasks, timeout=seconds)
         terminate, kind = self.home.server.hooks.terminate, self.home.server.state
         if terminate is None:
             return

@@ -136,6 +136,9 @@ class Server:
         **hooks: Unpack[HookFields],
     ) -> None:
         _check_options(threads, completion_cap, instructions, ask_timeout)
+        _check_part("bus", bus, ("publish", "subscribe"), "a callboard.stores.base.Bus")
+        _check_part("store", store, ("get", "put", "delete"), "a callboard.stores.base.Kv")
+        _check_part("tasks", tasks, ("start", "find", "answer", "cancel"), "a callboard.tasks.Tasks, like MemoryTasks(ttl=600)")
         self.info = _introduce(name, version, title=title, description=description, icons=icons, website_url=website)
         self.instructions = instructions
         self.cache = cache or CacheHint()
@@ -144,10 +147,10 @@ class Server:
         self.mask_errors = mask_errors
         self.state = state if state is None or isinstance(state, StateKind) else StateKind(state)
         self.hooks = read_hooks(hooks)
-        self.bus: Bus = bus or MemoryBus()
+        self.bus: Bus = MemoryBus() if bus is None else bus
         self.hub = Hub(self.bus)
         self.ask_timeout = ask_timeout
-        self.seals = Seals(name, keys=keys, ttl=request_state_ttl, single_use=single_use, store=store or MemoryKv())
+        self.seals = Seals(name, keys=keys, ttl=request_state_ttl, single_use=single_use, store=MemoryKv() if store is None else store)
         self.registry = Registry(page_size=page_size, changed=self.hub.publish, cache=self.cache, added=self._added)
         self.lifespan = Lifespan(self, lifespan)
         self._strict = strict_input
@@ -329,7 +332,7 @@ class Server:
         """
         if not isinstance(other, Server):
             shown = repr(prefix) if isinstance(prefix, str) else '"prefix"'
-            raise RegistrationError(f"server.mount takes a Server, not {type(other).__name__}: write server.mount({shown}, other).")
+            raise RegistrationError(f"server.mount takes a Server, not {_shown(other)}: write server.mount({shown}, other).")
         if other.context_type is not Context:
             raise RegistrationError(
                 f"server.mount: {other.name!r} is a handler, which answers whole requests; only servers of components can be mounted."
@@ -367,6 +370,8 @@ class Server:
             RegistrationError: Its id is none or is there already, one of its methods or components is another's, or the server does not
                 advertise what its methods belong to.
         """
+        if isinstance(extension, type) or not isinstance(getattr(extension, "id", None), str):
+            raise RegistrationError(f'server.extend takes an extension, like Skills("skills"), not {_shown(extension)}.')
         if not _EXTENSION_ID.fullmatch(extension.id):  # EX-01
             raise RegistrationError(
                 f"server.extend: {extension.id!r} is no id of an extension: begin it with a domain, like com.example/notes."
@@ -501,7 +506,8 @@ def _introduce(name: str, version: str, *, icons: Sequence[v.Icon], **said: Any)
     if not name or type(name) is not str:
         raise RegistrationError(f"Server needs a name, not {name!r}.")
     fields = {key: text or UNSET for key, text in said.items()}
-    info, _ = make_definition(v.Implementation, f"Server {name!r}", name=name, version=version, icons=list(icons) or UNSET, **fields)
+    given = list(icons) if isinstance(icons, Sequence) else icons  # what is none is refused by name
+    info, _ = make_definition(v.Implementation, f"Server {name!r}", name=name, version=version, icons=given or UNSET, **fields)
     return info
 
 
@@ -514,6 +520,15 @@ def _check_options(threads: int, completion_cap: int, instructions: str | None, 
         raise RegistrationError(f"instructions must be a str, not {instructions!r}.")
     if not isinstance(ask_timeout, int | float) or not ask_timeout > 0:
         raise RegistrationError(f"ask_timeout is a number of seconds above 0, not {ask_timeout!r}.")
+
+
+def _check_part(name: str, given: Any, methods: Iterable[str], wanted: str) -> None:
+    if given is not None and (isinstance(given, type) or not all(callable(getattr(given, method, None)) for method in methods)):
+        raise RegistrationError(f"{name} is {wanted}, not {_shown(given)}.")
+
+
+def _shown(given: Any) -> str:
+    return f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
 
 
 def _check_function(function: F, where: str) -> F:

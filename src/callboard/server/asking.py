@@ -18,7 +18,7 @@ import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -32,10 +32,11 @@ from callboard.server.form import Form, FormError
 from callboard.server.mount import Session
 from callboard.server.sampling import Sampled
 from callboard.server.seals import Seals
+from callboard.types import Answer
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.versions import LATEST
 
-__all__ = ["Answer", "Asks", "Input", "Misfit", "read_elicited", "read_roots", "read_sampled"]
+__all__ = ["Asks", "Input", "Misfit", "read_elicited", "read_roots", "read_sampled"]
 
 T = TypeVar("T")
 # Turns of the loop from the last new ask to the suspension: enough for other branches to ask too, and for the failure of one to arrive.
@@ -45,39 +46,6 @@ _ACTIONS = ("accept", "decline", "cancel")  # no set: what a client sends may ha
 _Result: TypeAlias = dict[str, Any]
 _making: ContextVar[Asks | None] = ContextVar("making", default=None)
 """What a `ctx.once` is at work for, in its function."""
-
-
-class Answer(Generic[T]):
-    """What a user answered to `ctx.elicit` or `ctx.elicit_url`.
-
-    Attributes:
-        action: `accept`, `decline` (the user said no) or `cancel` (the user said nothing).
-    """
-
-    __slots__ = ("_value", "action")
-
-    def __init__(self, action: Literal["accept", "decline", "cancel"], value: T | None = None) -> None:
-        self.action: Literal["accept", "decline", "cancel"] = action
-        self._value = value
-
-    @property
-    def accepted(self) -> bool:
-        """Whether the user accepted."""
-        return self.action == "accept"
-
-    @property
-    def value(self) -> T:
-        """What the user filled in; None for an address that was opened.
-
-        Raises:
-            ToolError: The user did not accept; a tool that does not catch it fails in band (EL-15).
-        """
-        if self.action != "accept":
-            raise ToolError("The user declined." if self.action == "decline" else "The user gave no answer.")
-        return self._value  # type: ignore[return-value] # None only where T is
-
-    def __repr__(self) -> str:
-        return f"Answer({self.action!r})"  # the value is the user's
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -233,7 +201,7 @@ class Asks:
             raise TypeError(f"ctx.once: its key is a text, not {key!r}.")
         if not callable(function):
             raise TypeError(f"ctx.once({key!r}) takes a function, async or not, that makes the value, not {type(function).__name__}.")
-        saved = self.log.memory.saved
+        saved, kind = self.log.memory.saved, _returned_type(function)
         if key not in saved:
             if self.suspended:
                 await self._refuse()
@@ -244,13 +212,13 @@ class Asks:
             try:
                 # Not on one of the threads for `def` functions: those may all be waiting for just this.
                 value = function() if inspect.iscoroutinefunction(function) else await asyncio.to_thread(_call, function)
-                saved[key] = _encode_saved(key, await value if inspect.isawaitable(value) else value)
+                saved[key] = _encode_saved(key, await value if inspect.isawaitable(value) else value, kind)
             finally:
                 _making.reset(token)
                 self._making.discard(key)
                 if self._waiting and not self._making:
                     self._suspend_soon()
-        return msgspec.json.decode(saved[key], type=_returned_type(function))
+        return msgspec.json.decode(saved[key], type=kind)
 
     def settle(self, outcome: Outcome | None) -> Outcome | None:
         """What a call comes to, now that its function is through, and asks that nobody waits for any more are dropped.
@@ -452,11 +420,17 @@ def _call(function: Callable[[], T]) -> T:
         raise RuntimeError("The function of a ctx.once raised StopIteration.") from error
 
 
-def _encode_saved(key: str, value: Any) -> msgspec.Raw:
+def _encode_saved(key: str, value: Any, kind: Any) -> msgspec.Raw:
+    """The JSON of a value; where it would be read back as something else, it is better to know at once."""
     try:
-        return msgspec.Raw(msgspec.json.encode(value))
+        encoded = msgspec.Raw(msgspec.json.encode(value))
+        read = msgspec.json.decode(encoded, type=kind)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"ctx.once({key!r}): its value has no JSON form ({error}).") from error
+    if kind is Any and type(read) is not type(value):
+        made, given = type(value).__name__, type(read).__name__
+        raise TypeError(f"ctx.once({key!r}): JSON gives {given} back where its function made {made}; let a `def` say so: `-> {made}`.")
+    return encoded
 
 
 def _returned_type(function: Callable[[], Any]) -> Any:

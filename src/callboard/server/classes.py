@@ -62,7 +62,8 @@ def compile_parts(given: Any, *, where: str, strict: bool, state: StateKind | No
     name = given.__name__ if isinstance(given, type) else type(given).__name__
     if not roles:
         shown = f"the class {name}" if isinstance(given, type) else repr(given)
-        raise RegistrationError(f"{where} takes a function, a component or a class for one, not {shown}: {_KINDS}.")
+        more = "; an extension goes to server.extend" if hasattr(given, "settings") else ""
+        raise RegistrationError(f"{where} takes a function, a component or a class for one, not {shown}: {_KINDS}{more}.")
     if len(roles) > 1:
         both = " and ".join(f"{_ROLES[role]} ({role})" for role in roles)
         raise RegistrationError(f"{where}: {name} is {both} at once; make two classes of it.")

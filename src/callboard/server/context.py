@@ -20,11 +20,12 @@ from callboard.auth.principal import Principal
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.core.inputs import Memory
-from callboard.server.asking import Answer, Asks, Input, read_elicited, read_roots, read_sampled
+from callboard.server.asking import Asks, Input, read_elicited, read_roots, read_sampled
 from callboard.server.form import compile_form
 from callboard.server.mount import Job, Mount, Session
 from callboard.server.sampling import Messages, Sampled, SampleFields, build_sampling
 from callboard.server.state import Hello, Turn, show_type
+from callboard.types import Answer
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import RequestId, encode_notification
 from callboard.wire.versions import LOG_LEVELS

@@ -334,8 +334,7 @@ class MemoryTasks:
             self._places.give_back(job.owner)
         else:
             self._drop(job)
-            if job.timer is not None:
-                job.timer.cancel()
+            self._abandon(job)
         job.ctx = job.run = job.task = None
 
     def _open(self, job: Job, requested_ttl: float | None = None) -> None:
@@ -357,9 +356,8 @@ class MemoryTasks:
     async def _ask(self, job: Job, ask: Ask) -> dict[str, Any]:
         """Put an ask into the record and wait for its answer."""
         task = job.task
-        assert task is not None
-        key = task.ask(ask.key, ask.request, tell_time())
-        if key is None:
+        key = None if task is None else task.ask(ask.key, ask.request, tell_time())
+        if task is None or key is None:
             raise NoAnswerError("The task has ended.")
         answer = job.waiting[key] = job.mount.workers.loop.create_future()
         self.changed(job)
@@ -420,25 +418,30 @@ class MemoryTasks:
         assert task is not None
         run, job.run, job.ctx = job.run, None, None
         loop = job.mount.workers.loop
-        if job.timer is not None:
-            job.timer.cancel()
+        self._abandon(job)
         if not loop.is_closed():
             if run is not None and not run.done() and job.outcome is None:
                 job.stopped = True
                 run.cancel()
-            for waiting in list(job.waiting.values()):
-                waiting.cancel()  # who waits on a thread, or beside the function, would wait for ever
             job.timer = loop.call_later(task.ttl, self._drop, job)
         job.outcome = None
         self.changed(job)
         job.watchers.clear()
 
+    @staticmethod
+    def _abandon(job: Job) -> None:
+        """Wait for nothing any more; who waits on a thread, or beside the function, would wait for ever."""
+        if job.timer is not None:
+            job.timer.cancel()
+        if not job.mount.workers.loop.is_closed():
+            for waiting in list(job.waiting.values()):
+                waiting.cancel()
+
     def changed(self, job: Job) -> None:
         """Tell whoever wants to know."""
-        task = job.task
-        assert task is not None
-        for tell in list(job.watchers):
-            tell(task)
+        if job.task is not None:
+            for tell in list(job.watchers):
+                tell(job.task)
 
     def _drop(self, job: Job) -> None:
         if job.task is not None and self._jobs.pop(job.task.id, None) is not None:

@@ -334,16 +334,24 @@ async def test_a_model_s_message_is_typed_both_ways() -> None:
 @pytest.mark.parametrize(
     ("request_", "option", "given", "text"),
     [
-        (SAMPLE, "on_sample", lambda _: "time", "CreateMessageResult|Expected"),
+        (SAMPLE, "on_sample", lambda _: "time", "is a types.CreateMessageResult, not str"),
         (SAMPLE, "on_sample", lambda _: types.CreateMessageResult(role="bot", model="m", content=[]), "role"),  # type: ignore[arg-type]
         (ROOTS, "on_roots", lambda: [types.Root(uri="https://board.example")], "a root is a file:// URI, not 'https://board.example'"),
-        (ROOTS, "on_roots", lambda: 7, "int"),
+        (ROOTS, "on_roots", lambda: 7, "types.Root.*, not of int"),
+        (ROOTS, "on_roots", lambda: ["file:///srv"], "types.Root.*, not of str"),
+        (ROOTS, "on_roots", lambda: None, "types.Root.*, not of NoneType"),
     ],
 )
 async def test_what_the_protocol_does_not_know_is_not_sent(request_: Any, option: str, given: Any, text: str) -> None:
     """RT-03."""
     with pytest.raises(InvalidRequest, match=rf"tools/call 't' at .*: what {option} gave can't be sent: .*({text})"):
         await asked_of(request_, **{option: given})
+
+
+@pytest.mark.parametrize("option", ["on_elicit", "on_sample", "on_roots"])
+def test_what_can_not_be_called_is_refused_at_once(option: str) -> None:
+    with pytest.raises(TypeError, match=f"{option} is a function that answers what the server asks, not list"):
+        Client("http://127.0.0.1:1/mcp", **{option: []})  # type: ignore[arg-type]
 
 
 async def test_a_callback_that_raises_ends_the_call_and_the_other_callbacks() -> None:

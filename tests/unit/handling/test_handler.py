@@ -453,3 +453,19 @@ async def test_options_of_a_server_are_attributes() -> None:
     assert isinstance(outcome, Fail)
     assert "hunter2" in outcome.text
     assert seen == ["tools/call"]
+
+
+def test_a_callback_that_is_misspelled_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    class Typo(Handler):
+        name = "typo"
+
+        def list_tool(self, ctx: Any, state: Any) -> list[Any]:
+            return []
+
+        def list_tool_names(self) -> list[str]:
+            return []
+
+    _ = Typo().server
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{Typo.__qualname__}.list_tool is no callback, so that nobody calls it; did you mean list_tools?"
+    ]

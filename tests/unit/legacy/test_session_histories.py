@@ -437,5 +437,4 @@ def test_no_history_leaves_garbage() -> None:
     try:
         walk()
     finally:
-        gc.unfreeze()
         gc.enable()

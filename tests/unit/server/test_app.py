@@ -11,6 +11,8 @@ from served import reply
 from callboard import Context, Fail, NotFound, Reason, RegistrationError, Server, types
 from callboard.core.outcome import CacheHint
 from callboard.server.component import Facts, Tool
+from callboard.stores.memory import MemoryKv
+from callboard.tasks import MemoryTasks
 
 
 async def echo(text: str) -> str:
@@ -76,7 +78,19 @@ def test_a_uri_with_variables_is_a_template() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"completion_cap": 0}, {"completion_cap": 101}, {"page_size": 0}, {"threads": 0}],
+    [
+        {"completion_cap": 0},
+        {"completion_cap": 101},
+        {"page_size": 0},
+        {"threads": 0},
+        {"icons": 5},
+        {"icons": types.Icon(src="https://desk.example/i.png")},
+        {"tasks": True},
+        {"tasks": MemoryTasks},
+        {"store": {}},
+        {"store": MemoryKv},
+        {"bus": print},
+    ],
 )
 def test_an_option_that_can_not_work_is_refused_with_its_name(options: dict[str, Any]) -> None:
     with pytest.raises(RegistrationError, match=next(iter(options))):

@@ -17,6 +17,9 @@ from callboard.types import (
     ToolChoice,
     ToolResultContent,
     ToolUseContent,
+    assistant,
+    link,
+    user,
 )
 
 
@@ -36,6 +39,30 @@ def test_a_text_is_a_message_of_the_users() -> None:
     # SM-03
     assert build_sampling("Hi", 10, {}) == {"maxTokens": 10, "messages": [{"role": "user", "content": {"type": "text", "text": "Hi"}}]}
     assert build_sampling(["Hi", "there"], 10, {})["messages"][1]["content"]["text"] == "there"
+
+
+def test_messages_as_of_a_prompt_are_taken() -> None:
+    params = build_sampling([user("Hi"), assistant("Hello"), "And?"], 10, {})
+    assert [(each["role"], each["content"]["text"]) for each in params["messages"]] == [
+        ("user", "Hi"),
+        ("assistant", "Hello"),
+        ("user", "And?"),
+    ]
+    assert build_sampling(user("Hi"), 10, {})["messages"] == params["messages"][:1]
+
+
+@pytest.mark.parametrize(
+    ("messages", "named"),
+    [
+        (TextContent(text="Hi"), r"messages\[0\] is a text, .*, not TextContent"),
+        (["Hi", {"role": "user", "content": "Hi"}], r"messages\[1\] is a text, .*, not dict"),
+        (5, r"messages\[0\] is a text, .*, not int"),
+        (user(link("https://board.example", name="a")), r"ctx.sample: .*resource_link"),
+    ],
+)
+def test_what_is_no_message_is_named(messages: Any, named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        build_sampling(messages, 10, {})
 
 
 def test_every_option_goes_along() -> None:
@@ -70,7 +97,13 @@ def test_every_option_goes_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [({"max_token": 1}, "max_token"), ({"temperature": "hot"}, "temperature"), ({"tools": [1]}, "tools")]
+    ("options", "named"),
+    [
+        ({"max_token": 1}, "max_token"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"tools": [1]}, "tools"),
+        ({"tools": [print]}, "ctx.sample"),
+    ],
 )
 def test_a_wrong_option_is_named(options: Any, named: str) -> None:
     with pytest.raises(TypeError, match=named):

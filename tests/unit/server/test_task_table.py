@@ -12,7 +12,7 @@ from errands import Errands, Follower, principal
 from rounds import accept
 from virtual_time import now, settle, virtual_time
 
-from callboard import Client, Context, RegistrationError, Server, asgi
+from callboard import Client, Context, RegistrationError, Server, ToolError, asgi
 from callboard.server.task_table import SOON
 from callboard.tasks import MemoryTasks
 
@@ -225,6 +225,27 @@ async def test_a_client_that_leaves_while_the_answer_is_held_back_leaves_nothing
         await call
     await settle()
     assert (ended, errands.tasks._jobs, errands.tasks._places.taken) == (["slow"], {}, 0)
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), ToolError("broken")])
+@virtual_time
+async def test_a_call_that_fails_beside_an_ask_leaves_nothing_behind(error: Exception) -> None:
+    errands = Errands()
+
+    async def fail() -> None:
+        raise error
+
+    @errands.server.tool(task="allowed")
+    async def clumsy(ctx: Context) -> str:
+        await asyncio.sleep(SOON / 4)
+        await asyncio.gather(ctx.elicit("Anyone?", str), fail())
+        return "never"
+
+    before = asyncio.all_tasks()
+    await Follower(errands.app).call("clumsy")
+    await settle()
+    assert asyncio.all_tasks() == before
+    assert (errands.tasks._jobs, errands.tasks._places.taken) == ({}, 0)
 
 
 @virtual_time
