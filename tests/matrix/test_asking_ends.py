@@ -11,11 +11,12 @@ import pytest
 from asgi_driver import Client, make_headers, make_meta, make_request
 from both_eras import add_asking_tool, connect, on_both, same_text
 from legacy_driver import V06
-from rounds import EVERYTHING, accept
+from rounds import EVERYTHING, Rounds, accept
 from shapes import respond
-from virtual_time import settle, virtual_time
+from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Depends, Server, ToolError, asgi
+from callboard.server.asking import HOLD
 
 # Shapes of waiting
 
@@ -339,3 +340,30 @@ async def test_a_client_that_goes_away_at_any_moment_leaves_nothing_behind(tool:
         await exchange.gone()
         await settle()
         assert asyncio.all_tasks() == before
+
+
+@virtual_time
+async def test_a_once_that_waits_for_a_branch_that_asks_does_not_wait_for_ever() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def tangled(ctx: Context) -> str:
+        lock = asyncio.Lock()
+
+        async def ask() -> str:
+            async with lock:
+                return (await ctx.elicit("Which?", str)).value
+
+        async def make() -> str:
+            async with lock:
+                return "made"
+
+        asking = asyncio.ensure_future(ask())
+        await asyncio.sleep(0)
+        made = await ctx.once("made", make)
+        return made + await asking
+
+    began = now()
+    client = Rounds(asgi(server), lambda _key, _request: accept(value="x"))
+    assert (await client.call("tangled")).text == "madex"
+    assert now() - began == pytest.approx(HOLD)

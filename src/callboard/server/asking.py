@@ -41,6 +41,8 @@ __all__ = ["Asks", "Input", "Misfit", "read_elicited", "read_roots", "read_sampl
 T = TypeVar("T")
 # Turns of the loop from the last new ask to the suspension: enough for other branches to ask too, and for the failure of one to arrive.
 PATIENCE = 4
+# Seconds that what `ctx.once` makes may keep a question from going out: it may be waiting for just that question's branch.
+HOLD = 10.0
 MAX_REFUSED = 1000
 _ACTIONS = ("accept", "decline", "cancel")  # no set: what a client sends may have no hash
 _Result: TypeAlias = dict[str, Any]
@@ -97,6 +99,7 @@ class Asks:
         "_cancelled",
         "_cancels",
         "_exchange",
+        "_held",
         "_left",
         "_making",
         "_need",
@@ -139,6 +142,7 @@ class Asks:
         self._waiting: set[asyncio.Future[_Result]] = set()
         self._sending: set[asyncio.Task[_Result]] = set()
         self._turn = 0
+        self._held: asyncio.TimerHandle | None = None
         self._need: NeedInput | None = None
         self._making: set[str] = set()
         self._cancelled: asyncio.Task[Any] | None = None
@@ -233,8 +237,7 @@ class Asks:
             CancelledError: It was cancelled, and not by us.
             Exception: What ends it, whatever its function made of that.
         """
-        self._turn += 1
-        self._release()
+        self._stand_down()
         self.task = None
         self._see_cancelled()
         if self.failure is not None:
@@ -267,6 +270,8 @@ class Asks:
         """Ask the client of a session no more for what nobody waits for: the call is over, and threads must not wait on for its sake."""
         for sending in self._sending:
             sending.cancel()
+        if self.route is None:  # else it has become a task, whose function goes on
+            self._stand_down()
 
     async def drop(self) -> None:
         """The same, and see that the client is told while it still can be (CN-07)."""
@@ -396,10 +401,18 @@ class Asks:
         asyncio.get_running_loop().call_soon(self._suspend, self._turn, PATIENCE)
 
     def _suspend(self, turn: int, patience: int) -> None:
-        if turn != self._turn or self._making or not self._waiting or self.suspended:
+        if turn != self._turn or not self._waiting or self.suspended:
             return
+        loop = asyncio.get_running_loop()
         if patience > 0:
-            asyncio.get_running_loop().call_soon(self._suspend, turn, patience - 1)
+            loop.call_soon(self._suspend, turn, patience - 1)
+        elif not self._making:
+            self._end_here()
+        elif self._held is None:
+            self._held = loop.call_later(HOLD, self._end_here)
+
+    def _end_here(self) -> None:
+        if self.suspended or not self._waiting:
             return
         self.suspended = True
         if self.task is not None:
@@ -407,6 +420,14 @@ class Asks:
             self._cancels = self.task.cancelling()  # not always 0: a TaskGroup that failed may leave one behind
             self.task.cancel()
         asyncio.get_running_loop().call_soon(self._release)  # those that the call's own task does not wait for, as on threads
+
+    def _stand_down(self) -> None:
+        """Suspend nothing any more, and let go of who waits for that."""
+        self._turn += 1
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        self._release()
 
     def _release(self) -> None:
         for future in list(self._waiting):
