@@ -62,6 +62,10 @@ async def order(buyer: str, ctx: Context) -> str:
     return f"entry {number} of {book[buyer]}: {drink.value.kind}, {'sure' if sure.value else 'unsure'}"
 
 
+# The same functions once more, as tasks: asks that come at once are rounds before there is a task, those after it are the task's.
+server.tool(name="rhyme_later", task="always")(rhyme)
+server.tool(name="order_later", task="always")(order)
+
 app = asgi(server)
 
 if __name__ == "__main__":

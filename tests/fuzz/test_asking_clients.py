@@ -5,6 +5,7 @@ says (`programs.py`), which runs the same program with the answers that were giv
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from virtual_time import run, settle, virtual_time
 from callboard.errors import REASONS, Reason
 
 FLAT = {"code": REASONS[Reason.STATE].code, "message": REASONS[Reason.STATE].text}
+# The same programs in every run, unless a number of examples asks for others: ASKING_EXAMPLES=3000.
+EXAMPLES = int(os.environ.get("ASKING_EXAMPLES", "0"))
 
 
 @dataclass
@@ -192,7 +195,7 @@ STEPS: list[Callable[[Visitor], Awaitable[None]]] = [Visitor.begin, Visitor.rota
 WITH_STATE: list[Callable[[Visitor], Awaitable[None]]] = [*[Visitor.proceed] * 6, Visitor.misfit, Visitor.forge, Visitor.forge]
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 250, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), data=st.data(), frame=frames, single_use=st.booleans())
 def test_any_interleaving_gives_the_right_value_or_the_flat_error(
     program: Node, data: st.DataObject, frame: Frame, single_use: bool
@@ -210,7 +213,7 @@ def test_any_interleaving_gives_the_right_value_or_the_flat_error(
     run(main)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 60, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(races=False), frame=frames, count=st.integers(2, 4))
 def test_calls_at_once_keep_their_answers_apart(program: Node, frame: Frame, count: int) -> None:
     # SA28: one program, one server, and every client's answers come back to it alone

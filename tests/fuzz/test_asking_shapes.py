@@ -6,6 +6,7 @@ and suspensions.
 
 import asyncio
 import json
+import os
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,11 @@ from virtual_time import run, settle
 from callboard import Context, Server, asgi
 
 # A client that answers
+# The same programs in every run, unless a number of examples asks for others: ASKING_EXAMPLES=3000.
+EXAMPLES = int(os.environ.get("ASKING_EXAMPLES", "0"))
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 120, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), data=st.data(), method=st.sampled_from(METHODS), frame=frames)
 def test_a_client_that_answers_gets_the_right_value(program: Node, data: st.DataObject, method: str, frame: Frame) -> None:
     # MR-01, MR-03, MR-09
@@ -54,7 +57,7 @@ def test_a_client_that_answers_gets_the_right_value(program: Node, data: st.Data
     run(main)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 60, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(calm=True), data=st.data())
 def test_once_is_once_for_a_client_that_answers(program: Node, data: st.DataObject) -> None:
     # MR-09: whatever is answered first, and in however many rounds
@@ -106,7 +109,7 @@ class Branch:
 branches = st.lists(st.builds(Branch, st.integers(0, 8), st.lists(st.sampled_from("ABC"), max_size=3)), min_size=2, max_size=3)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=EXAMPLES or 80, derandomize=not EXAMPLES, deadline=None)
 @given(together=branches)
 def test_equal_questions_are_refused_together_and_never_share_an_answer(together: list[Branch]) -> None:
     # MR-04: where two wait at once nobody could tell whose an answer is; else each is asked, and each answer is given to one ask
@@ -140,7 +143,7 @@ def test_equal_questions_are_refused_together_and_never_share_an_answer(together
 # Clients that go away
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 120, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), frame=frames, turns=st.integers(0, 30))
 def test_a_client_that_goes_away_leaves_nothing_behind(program: Node, frame: Frame, turns: int) -> None:
     # CN-01: whether the call is at work, waits to be suspended, or is being suspended
@@ -166,7 +169,7 @@ def test_a_client_that_goes_away_leaves_nothing_behind(program: Node, frame: Fra
 # Clients that answer while the function waits
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 100, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(races=False), data=st.data(), version=st.sampled_from([V11, V06]))
 def test_a_session_that_answers_in_any_order_gets_the_right_value(program: Node, data: st.DataObject, version: str) -> None:
     # EL-03, SM-01: one run, each question once, on the call's own stream
@@ -210,7 +213,7 @@ def check_end(fate: Fate, answer: Answer) -> None:
     assert read_value(answer) == (fate.failed, json.loads(json.dumps(fate.value)))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES or 100, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(races=False), data=st.data(), task=st.sampled_from(["allowed", "always"]))
 def test_a_task_that_is_answered_in_any_order_gives_the_right_value(program: Node, data: st.DataObject, task: str) -> None:
     # TX-07: what is asked before it is a task, and what is asked of the task

@@ -401,6 +401,15 @@ async def test_keys_rotate() -> None:
     assert (await new.once("tools/call", {"name": "tool", "requestState": state})).result["resultType"] == "complete"
 
 
+async def test_states_of_another_process_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    one, other = (Rounds(asgi(Manual().server), respond) for _ in range(2))
+    state = (await one.once("tools/call", {"name": "tool"})).result["requestState"]
+    for text in (state, state, "garbage"):
+        assert (await other.once("tools/call", {"name": "tool", "requestState": text})).error["code"] == -32602
+    assert [record.getMessage() for record in caplog.records if "same keys" in record.getMessage()] != []
+    assert caplog.text.count("same keys") == 1
+
+
 @pytest.mark.parametrize("several", [False, True])
 async def test_keys_that_are_required_and_absent(several: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     # scenario 45

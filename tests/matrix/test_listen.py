@@ -9,7 +9,7 @@ import pytest
 from asgi_driver import META_PREFIX, Client, make_headers, make_meta, make_request
 from desk import Desk
 
-from callboard import Server, asgi
+from callboard import Context, Outcome, Request, Server, Service, asgi
 
 ID = f"{META_PREFIX}subscriptionId"
 ACK = "notifications/subscriptions/acknowledged"
@@ -214,3 +214,21 @@ async def test_two_servers_in_one_process_hear_nothing_of_each_other() -> None:
         first.remove("tools", "x")
         await stream.message()
         assert stream.body.count(b"list_changed") == 1
+
+
+async def test_what_changes_before_the_acknowledgement_comes_after_it() -> None:
+    # SB-03, scenario 40: the stream has been asked for, and a layer changes the list before it is served, and while it is
+    def busy(inner: Service) -> Service:
+        async def serve(request: Request, ctx: Context) -> Outcome:
+            if request.method == "subscriptions/listen":
+                server.tool(lambda: "x", name="before")
+                asyncio.get_running_loop().call_soon(lambda: server.tool(lambda: "y", name="during"))
+            return await inner(request, ctx)
+
+        return serve
+
+    server = Server("s", middleware=[busy])
+    server.tool(lambda: "z", name="first")
+    async with Client(asgi(server)).listen(toolsListChanged=True) as stream:
+        assert (await stream.message())["method"] == "notifications/subscriptions/acknowledged"
+        assert (await stream.message())["method"] == "notifications/tools/list_changed"

@@ -105,6 +105,14 @@ class KeyRing:
                 return plain[_END_SIZE:]
         raise SealError
 
+    def knows(self, text: object) -> bool:
+        """Whether a text says that one of these keys has sealed it; not whether that is true."""
+        try:
+            ident = _decode(text)[:_ID_SIZE]
+        except SealError:
+            return False
+        return any(known == ident for known, _ in self._keys)
+
 
 def _derive(key: object, place: int) -> tuple[bytes, bytes]:
     """Id and AES key. The labels keep both apart from whatever else the same secret is used for."""

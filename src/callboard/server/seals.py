@@ -27,6 +27,10 @@ _NO_KEYS = (
     "Server(keys=[...]); make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
 )
 # JSON, since what is in it came as JSON, or is to come back as that: integers of any size, dates as texts.
+_NOT_OURS = (
+    "A client came back with a requestState that this process has not sealed. Where several processes serve one address, or one is restarted, "
+    "they need the same keys, Server(keys=[...]); see docs/asking.md. This is said once."
+)
 _encode_memory = msgspec.json.Encoder().encode
 _decode_memory = msgspec.json.Decoder(Memory).decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -65,6 +69,7 @@ class Seals:
         self._name = name
         self._ring = KeyRing(keys) if keys else None
         self._is_random = keys is None
+        self._told = False
         self._ttl = ttl
         self._single_use = single_use
         self._store = store
@@ -101,6 +106,9 @@ class Seals:
         try:
             payload = ring.open(text, self._bind(request, principal), now=int(self.clock()))
         except SealError:
+            if self._is_random and not self._told and not ring.knows(text):
+                self._told = True
+                _log.warning(_NOT_OURS)
             raise Fail(Reason.STATE) from None
         if self._single_use:
             key = f"callboard:state:{hashlib.sha256(text.encode()).hexdigest()}"
