@@ -105,13 +105,13 @@ class KeyRing:
                 return plain[_END_SIZE:]
         raise SealError
 
-    def knows(self, text: object) -> bool:
-        """Whether a text says that one of these keys has sealed it; not whether that is true."""
+    def is_foreign(self, text: object) -> bool:
+        """Whether a text is whole, and says that a key which is none of these has sealed it."""
         try:
             ident = _decode(text)[:_ID_SIZE]
         except SealError:
             return False
-        return any(known == ident for known, _ in self._keys)
+        return all(known != ident for known, _ in self._keys)
 
 
 def _derive(key: object, place: int) -> tuple[bytes, bytes]:

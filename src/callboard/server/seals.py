@@ -106,7 +106,7 @@ class Seals:
         try:
             payload = ring.open(text, self._bind(request, principal), now=int(self.clock()))
         except SealError:
-            if self._is_random and not self._told and not ring.knows(text):
+            if self._is_random and not self._told and ring.is_foreign(text):
                 self._told = True
                 _log.warning(_NOT_OURS)
             raise Fail(Reason.STATE) from None
