@@ -9,10 +9,15 @@ Environment:
         come as JSON or as event streams. The current protocol is served in every mode.
     BENCH_VERSIONS: Protocol versions to serve, separated by commas (all).
     BENCH_TTL: Seconds that a session may be idle (300).
+    BENCH_STATE: `1` gives sessions a state, and adds a tool that changes it.
+    BENCH_STORE: URL of a Redis that keeps sessions (none: this process's memory).
+    BENCH_TELEMETRY: Sinks to tell, see telemetry_sinks.py (none).
+    BENCH_JWK, BENCH_ISSUER, BENCH_RESOURCE: A public key: then every request needs a token of the issuer's for the resource.
 """
 
 import asyncio
 import gc
+import json
 import os
 import sys
 from collections.abc import Awaitable
@@ -24,7 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # a script find
 import msgspec
 
 from benchmarks.floors.data import FILLERS, PORT, SESSIONS, STDIO, STREAMED, filler, hits
+from benchmarks.telemetry_sinks import make_sinks
 from callboard import Context, Server, asgi, run
+from callboard.auth import JWT
+from callboard.limits import Limits
 from callboard.transport.asgi import App
 from callboard.transport.http_server import serve
 from callboard.transport.stream import Receive, Scope, Send
@@ -32,15 +40,38 @@ from callboard.types import CallToolResult, TextContent
 
 STREAMS = 100_000
 OPTIONS: dict[str, Any] = {
-    "max_listens": STREAMS,
-    "max_listens_per_principal": STREAMS,
+    "limits": Limits(
+        max_listens=STREAMS,
+        max_listens_per_principal=STREAMS,
+        max_streams=2 * STREAMS,
+        max_streams_per_principal=2 * STREAMS,
+        log_rate=None,
+    ),
     "sessions": "auto" if SESSIONS else "off",
     "session_ttl": float(os.environ.get("BENCH_TTL", "300")),
 }
 if "BENCH_VERSIONS" in os.environ:
     OPTIONS["versions"] = os.environ["BENCH_VERSIONS"].split(",")
+if "BENCH_JWK" in os.environ:
+    OPTIONS["auth"] = JWT(os.environ["BENCH_ISSUER"], keys=json.loads(os.environ["BENCH_JWK"]))
+    OPTIONS["resource"] = os.environ["BENCH_RESOURCE"]
+
+
+class Visits(msgspec.Struct):
+    """The state of a session."""
+
+    many: int = 0
+
+
 BOTH, STREAM_ONLY = (b"accept", b"application/json, text/event-stream"), (b"accept", b"text/event-stream")
-server = Server("bench", version="1.0.0", page_size=10_000)
+server = Server(
+    "bench",
+    version="1.0.0",
+    page_size=10_000,
+    store=os.environ.get("BENCH_STORE"),
+    state=Visits if "BENCH_STATE" in os.environ else None,
+    telemetry=make_sinks(os.environ.get("BENCH_TELEMETRY", "")),
+)
 waiting: list[asyncio.Future[None]] = []
 
 
@@ -83,6 +114,15 @@ def echo(text: str) -> CallToolResult:
 async def aecho(text: str) -> Said:
     """Say the text again."""
     return Said(text)
+
+
+if "BENCH_STATE" in os.environ:
+
+    @server.tool
+    async def visit(visits: Visits) -> int:
+        """Count a visit."""
+        visits.many += 1
+        return visits.many
 
 
 @server.tool
@@ -178,12 +218,12 @@ class Streaming:
     """An application to which clients that take both JSON and event streams seem to take only the latter.
 
     Attributes:
-        endpoint, path, rules: What `serve` wants to know of an application.
+        endpoint, path, rules, door: What `serve` wants to know of an application.
     """
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self.endpoint, self.path, self.rules = app.endpoint, app.path, app.rules
+        self.endpoint, self.path, self.rules, self.door = app.endpoint, app.path, app.rules, app.door
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one ASGI scope."""

@@ -4,8 +4,9 @@ import asyncio
 import threading
 
 from callboard import Client, Context, Server
+from callboard.limits import Limits
 
-server = Server("legacy", version="1.0.0", threads=4)
+server = Server("legacy", version="1.0.0")
 meeting = threading.Barrier(2)
 
 
@@ -39,7 +40,7 @@ def mixed(key: str, ctx: Context) -> str:
 
 async def main() -> None:
     steps: list[float] = []
-    async with Client(server) as client:
+    async with Client(server, limits=Limits(threads=4)) as client:
         both = await asyncio.gather(client.call_tool("meet", {"name": "a"}), client.call_tool("meet", {"name": "b"}))
         assert not any(result.is_error for result in both)
 

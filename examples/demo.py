@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +39,21 @@ def text_of(block: types.Content) -> str:
     return block.text
 
 
-async def connect(client: Client, server: subprocess.Popen[bytes]) -> types.DiscoverResult:
-    """Ask until the server answers; give up when it has ended."""
+async def connect(stack: AsyncExitStack, url: str, server: subprocess.Popen[bytes]) -> Client:
+    """Try until the server answers; give up when it has ended."""
     async with asyncio.timeout(START_SECONDS):
         while True:
             try:
-                return await client.discover()
+                return await stack.enter_async_context(Client(url))
             except ConnectionFailed:
                 if server.poll() is not None:
                     raise
                 await asyncio.sleep(0.1)
 
 
-async def show_all(client: Client, server: subprocess.Popen[bytes]) -> None:
+async def show_all(client: Client) -> None:
     step(1, "discover: what is this server?")
-    found = await connect(client, server)
+    found = await client.discover()
     info: dict[str, Any] = (found.meta or {})["io.modelcontextprotocol/serverInfo"]
     show("server", f"{info['name']} {info['version']}, protocol {', '.join(found.supported_versions)}")
     show("instructions", found.instructions)
@@ -66,7 +66,7 @@ async def show_all(client: Client, server: subprocess.Popen[bytes]) -> None:
     show("prompts", ", ".join(prompt.name for prompt in await client.list_prompts()))
 
     step(3, "call: search(query='progress'), with a structured result")
-    hits = (await client.call_tool("search", {"query": "progress", "limit": 3})).structured_content
+    hits = (await client.call_tool("search", {"query": "progress", "limit": 3})).data
     assert hits, "the documentation speaks of progress"
     show("hits", "\n".join(f"{hit['uri']}: {hit['title']}" for hit in hits))
 
@@ -105,8 +105,8 @@ async def show_all(client: Client, server: subprocess.Popen[bytes]) -> None:
 
 
 async def demonstrate(url: str, server: subprocess.Popen[bytes]) -> None:
-    async with Client(url) as client:
-        await show_all(client, server)
+    async with AsyncExitStack() as stack:
+        await show_all(await connect(stack, url, server))
 
 
 def serve_on(url: str, server: subprocess.Popen[bytes]) -> None:

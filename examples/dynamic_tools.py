@@ -3,7 +3,8 @@
 import asyncio
 
 from callboard import Client, Server, text
-from callboard.client.subscription import Change, Subscription
+from callboard.client.changes import Change
+from callboard.client.subscription import Subscription
 from callboard.types import ResourceUpdatedNotification, ToolListChangedNotification
 
 server = Server("plugins", version="1.0.0")

@@ -27,21 +27,21 @@ async def count(to: int, ctx: Context) -> int:
     return to
 
 
-async def until_it_listens(client: Client) -> None:
+async def until_it_listens(url: str) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
-                await client.discover()
+                async with Client(url):
+                    return
             except ConnectionFailed:
                 await asyncio.sleep(0.02)
-            else:
-                return
 
 
 async def main(port: int) -> None:
     steps: list[float] = []
-    async with Client(f"http://127.0.0.1:{port}/mcp") as client:
-        await until_it_listens(client)
+    url = f"http://127.0.0.1:{port}/mcp"
+    await until_it_listens(url)
+    async with Client(url) as client:
         assert not (await client.call_tool("browser")).is_error
         counted = await client.call_tool("count", {"to": 3}, on_progress=lambda step, *_: steps.append(step))
         assert counted.structured_content == 3

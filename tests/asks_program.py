@@ -1,4 +1,4 @@
-"""Functions that ask their client, written once; test_asks_everywhere.py holds every client there is to the same results.
+"""Functions that ask their client, written once; e2e/test_asks_everywhere.py and interop/test_asks.py hold every client there is to the same results.
 
 `app` is for ASGI servers; `python asks_program.py` serves stdio.
 """
@@ -16,6 +16,20 @@ LOOK = 0.01  # seconds that looking at the shelf takes: by then a task is one, a
 
 server = Server("asks", version="1.0.0", tasks=MemoryTasks(poll=0.02))
 book: Counter[str] = Counter()
+
+SEEN = {  # what a client must see that has tea with two lumps, knows a rhyme and is sure
+    "choose": "tea with 2",
+    "rhyme": "fun, sun",
+    "order": "entry 1 of 1: tea, sure",  # the book was written into once
+    "later": "tea with 2",
+    "asked": [
+        "What would you like?",
+        "A rhyme to fun?",
+        "What would you like?",
+        "Entry 1: tea. Sure?",
+        "What would you like?",
+    ],
+}
 
 
 class Drink(Struct):

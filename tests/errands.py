@@ -8,6 +8,7 @@ from asgi_driver import JSON, Answer, Application, Client, make_meta
 from oracles import TASKS
 
 from callboard import Context, Fail, Reason, Server, ToolError, asgi
+from callboard.limits import Limits
 from callboard.tasks import MemoryTasks
 
 KNOWING: Final[JSON] = {"extensions": {TASKS: {}}, "elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {}}
@@ -24,7 +25,8 @@ class Errands:
     """The server, and what its functions saw.
 
     Args:
-        **limits: Of its `MemoryTasks`.
+        limits: Of the application.
+        **options: Of its `MemoryTasks`.
 
     Attributes:
         server: The server.
@@ -33,8 +35,8 @@ class Errands:
         go: What `hold` waits for.
     """
 
-    def __init__(self, **limits: Any) -> None:
-        self.tasks = MemoryTasks(**limits)
+    def __init__(self, limits: Limits | None = None, **options: Any) -> None:
+        self.tasks = MemoryTasks(**options)
         self.server = Server("errands", tasks=self.tasks)
         self.seen: list[Any] = []
         self.go = asyncio.Event()
@@ -42,7 +44,7 @@ class Errands:
         self._add_plain()
         self._add_failing()
         self._add_asking()
-        self.app = asgi(self.server, principal=principal)
+        self.app = asgi(self.server, principal=principal, limits=limits)
 
     def _add_plain(self) -> None:
         tool = self.server.tool

@@ -13,13 +13,13 @@ from callboard import Context, Fail, Reply, Request, Server, dispatch
 from callboard.core.exchange import Exchange
 from callboard.core.modern import Modern
 from callboard.core.outcome import Outcome
-from callboard.server.mount import ListenLimits, Mount
+from callboard.server.mount import Mount
 from callboard.server.workers import Workers
 from callboard.wire.jsonrpc import RawRequest, decode
 from callboard.wire.versions import LATEST
 
 
-def make_mount(server: Server | None = None, *, listen_limits: ListenLimits | None = ListenLimits(), **options: Any) -> Mount:
+def make_mount(server: Server | None = None, **options: Any) -> Mount:
     """A mount on the running loop."""
     workers = Workers(asyncio.get_running_loop())
     return Mount(
@@ -27,7 +27,6 @@ def make_mount(server: Server | None = None, *, listen_limits: ListenLimits | No
         workers,
         values=options.pop("values", {}),
         versions=(LATEST,),
-        listen_limits=listen_limits,
         **options,
     )
 

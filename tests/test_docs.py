@@ -13,15 +13,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from source_tree import ROOT, modules
 
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+from callboard.limits import Limits
+from tools.requirements import existing_tests
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<target>[^)#\s]+)")
-TARGET = re.compile(r"(?:`|^)make ([a-z]+)", re.MULTILINE)
+TARGET = re.compile(r"(?:`|^)make ([a-z][a-z0-9-]*)", re.MULTILINE)
 
 each_page = pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 
@@ -80,7 +84,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @each_page
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(TARGET.findall(page.read_text(encoding="utf-8"))) <= targets
 
 
@@ -91,6 +95,22 @@ def test_the_readme_shows_a_server_in_fifteen_lines() -> None:
     assert "callboard.run(" in first
     assert len(first.splitlines()) <= 15
     assert len(readme.read_text(encoding="utf-8").splitlines()) < 200
+
+
+ROW = re.compile(r"^\| (?P<names>`\w+`(?:, `\w+`)*) \| (?P<defaults>[^|]+) \|", re.MULTILINE)
+UNITS = {"KiB": 1024, "MiB": 1024**2, "s": 1, "h": 3600}
+WORDS: dict[str, Any] = {"off": None, "none": (), "three quarters of `threads`": None, "1,000 in 1 s": (1000, 1.0)}
+
+
+def test_every_limit_is_told_of_with_its_default() -> None:
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    table = text[text.index("| `Limits(...)` |") : text.index("**Rates**")]
+    told: dict[str, Any] = {}
+    for row in ROW.finditer(table):
+        for name, default in zip(re.findall(r"\w+", row["names"]), row["defaults"].strip().split("; "), strict=True):
+            number, _, unit = default.replace(",", "").partition(" ")
+            told[name] = WORDS[default] if default in WORDS else int(number) * UNITS.get(unit, 1)
+    assert told == msgspec.structs.asdict(Limits())
 
 
 def test_every_guide_is_in_the_index() -> None:
@@ -105,3 +125,10 @@ def test_the_design_names_every_module() -> None:
         path.name for path in modules().values() if not path.name.startswith("__") and not re.search(rf"\b{re.escape(path.name)}\b", design)
     ]
     assert not missing, f"DESIGN.md section 2 says nothing of {missing}"
+
+
+def test_the_threat_model_names_tests_that_exist() -> None:
+    known = {name.rpartition("::")[2].partition("[")[0] for name in existing_tests()}
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "SECURITY.md").read_text(encoding="utf-8")))
+    assert len(named) > 20
+    assert named <= known, f"SECURITY.md names tests that do not exist: {sorted(named - known)}"

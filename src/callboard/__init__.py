@@ -19,8 +19,9 @@ from callboard.types import audio, embed, image, link, text
 
 if TYPE_CHECKING:
     from callboard.client.client import Client
-    from callboard.compose import asgi, run, stdio
+    from callboard.compose import asgi, stdio
     from callboard.handling.handler import Handler
+    from callboard.serving import run
 
 __all__ = [
     "CacheHint",
@@ -61,7 +62,7 @@ _LAZY = {
     "Client": "callboard.client.client",
     "Handler": "callboard.handling.handler",
     "asgi": "callboard.compose",
-    "run": "callboard.compose",
+    "run": "callboard.serving",
     "stdio": "callboard.compose",
 }
 

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import inspect
-import logging
-import os
-import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 from urllib.parse import quote
 
+from callboard.auth.guard import Guard
+from callboard.auth.principal import LOCAL
+from callboard.auth.verifier import Verifier
 from callboard.core.modern import Modern
 from callboard.errors import RegistrationError
 from callboard.handling.handler import Served, adapt
-from callboard.server.mount import Caller, ListenLimits
+from callboard.server.limits import DEFAULTS, Limits, refuse_moved
+from callboard.server.mount import Caller
 from callboard.server.signature import accepts
 from callboard.transport.asgi import App
+from callboard.transport.door import Door, Told
 from callboard.transport.endpoint import Endpoint, Older
-from callboard.transport.ports import refuse_port
+from callboard.transport.health import ALIVE, READY
 from callboard.transport.security import LOOPBACK_HOSTS, HttpRules, is_address, is_loopback
 from callboard.transport.stream import Scope
 from callboard.wire.versions import LEGACY, MODERN
 
-__all__ = ["SessionOptions", "asgi", "endpoint", "run", "stdio"]
+__all__ = [
+    "LOADING",
+    "Options",
+    "OptionsFactory",
+    "SessionOptions",
+    "asgi",
+    "endpoint",
+    "meant_option",
+    "reach",
+    "refuse_while_loading",
+    "static_options",
+    "stdio",
+]
 
+
+LOADING: ContextVar[bool] = ContextVar("a program is only looked at", default=False)
+"""Whether a program is being loaded by somebody who wants to look at it, and not to have it serve."""
 
 Options: TypeAlias = Mapping[str, Any] | None
 """What functions see as `ctx.options`."""
@@ -40,32 +58,24 @@ class SessionOptions(TypedDict, total=False):
     Attributes:
         sessions: `auto`: each client has one. `off`: every request stands alone.
         handshake: `strict`: until `notifications/initialized` nothing but `ping` is served.
-        max_sessions: Sessions at once (10,000); past that 503.
         session_ttl: Seconds that a session lives while nothing happens in it (300).
-        session_max_pending: Calls of one session that may wait for their turn (100).
         request_timeout: Seconds until a caller that has had no bytes is told that it takes too long (60).
-        session_buffer: Events of one session that can be replayed (256).
         session_id: Makes the id of a new session; 128 random bits.
         cancel_on_disconnect: Which calls end when their connection does: `streaming` ones, `never`, `always`.
         single_stream: Whether a second GET stream is refused while one is open.
         reply_on_cancel: Whether the caller of a cancelled call is answered.
         sse_path: Where to offer HTTP+SSE, the transport of 2024-11-05, beside the endpoint; None (the default) for nowhere.
-        max_sse_connections: Its streams at once (1,000); past that 503.
     """
 
     sessions: Literal["auto", "off"]
     handshake: Literal["lenient", "strict"]
-    max_sessions: int
     session_ttl: float
-    session_max_pending: int
     request_timeout: float
-    session_buffer: int
     session_id: Callable[[], str]
     cancel_on_disconnect: Literal["streaming", "never", "always"]
     single_stream: bool
     reply_on_cancel: bool
     sse_path: str | None
-    max_sse_connections: int
 
 
 def endpoint(
@@ -74,7 +84,8 @@ def endpoint(
     options: Options | OptionsFactory = None,
     instructions: str | None = None,
     versions: Sequence[str] | None = None,
-    listen_limits: ListenLimits | None = ListenLimits(),
+    limits: Limits | None = None,
+    listens: bool = True,
     logs: bool = True,
     sessions: Mapping[str, Any] | None = None,
 ) -> Endpoint:
@@ -85,7 +96,8 @@ def endpoint(
         options: What functions see as `ctx.options`: a mapping, or over HTTP a function that makes it.
         instructions: Advice for the model in place of the server's.
         versions: Protocol versions to serve; all by default.
-        listen_limits: Caps of `subscriptions/listen`; None where it can't work.
+        limits: Bounds of all that goes on; the defaults of `Limits`.
+        listens: Whether `subscriptions/listen` can work.
         logs: Whether log messages can be delivered.
         sessions: Options of sessions.
 
@@ -106,7 +118,8 @@ def endpoint(
         options=None if factory else options,
         options_factory=factory,
         instructions=instructions,
-        listen_limits=listen_limits,
+        limits=check_limits(limits),
+        listens=listens,
         logs=logs,
     )
     made.older = _serve_older(made, served, sessions or {})
@@ -134,15 +147,22 @@ def _has_legacy() -> bool:
     return importlib.util.find_spec("callboard.legacy") is not None
 
 
+def meant_option(name: str) -> str:
+    """What an option that isn't there may have been meant to be, else all that there are."""
+    own = [option for option in inspect.signature(asgi).parameters if option not in {"server", "sessions"}]
+    known = [*own, *SessionOptions.__annotations__]
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}."
+
+
 def _serve_older(made: Endpoint, served: tuple[str, ...], sessions: Mapping[str, Any]) -> Older | None:
     """What serves 2025 clients, where it is there and asked for."""
+    refuse_moved(sessions)
     if unknown := sorted(sessions.keys() - SessionOptions.__annotations__.keys() - {"json_only"}):
-        raise RegistrationError(
-            f"callboard.asgi takes no {unknown[0]!r}; its options of sessions are {', '.join(SessionOptions.__annotations__)}."
-        )
+        raise RegistrationError(f"callboard.asgi takes no {unknown[0]!r}; {meant_option(unknown[0])}")
     older = tuple(version for version in served if version in LEGACY)
     more = dict(sessions)
-    sse_path, max_streams = more.pop("sse_path", None), more.pop("max_sse_connections", 1000)
+    sse_path = more.pop("sse_path", None)
     if not older or not _has_legacy():
         if sse_path is not None:
             raise RegistrationError("sse_path is for clients of older protocols, and none of those is served here: leave it out.")
@@ -155,7 +175,7 @@ def _serve_older(made: Endpoint, served: tuple[str, ...], sessions: Mapping[str,
         return Legacy(made, rules, supported=served)
     from callboard.legacy.sse_2024 import LegacyAndSse
 
-    return LegacyAndSse(made, rules, supported=served, path=sse_path, max_connections=max_streams)
+    return LegacyAndSse(made, rules, supported=served, path=sse_path)
 
 
 def asgi(
@@ -165,18 +185,21 @@ def asgi(
     hosts: Sequence[str] = LOOPBACK_HOSTS,
     origins: Sequence[str] = (),
     cors: bool = False,
+    encodings: Sequence[str] = (),
     allow_remote: bool = False,
-    max_body: int = 4 * 1024 * 1024,
-    max_headers: int = 16 * 1024,
+    limits: Limits | None = None,
     keep_alive: float | None = 15.0,
     json_only: bool = False,
-    max_listens: int = 10_000,
-    max_listens_per_principal: int = 8,
-    listen_lifetime: float = 3600.0,
     options: Options | OptionsFactory = None,
     instructions: str | None = None,
     versions: Sequence[str] | None = None,
     principal: Callable[[Scope], str | None] | None = None,
+    auth: Verifier | Sequence[Verifier] | None = None,
+    resource: str | None = None,
+    scopes: Collection[str] = (),
+    implies: Mapping[str, Collection[str]] | None = None,
+    health: tuple[str, str] | None = (ALIVE, READY),
+    signals: bool = True,
     **sessions: Unpack[SessionOptions],
 ) -> App:
     """Make an ASGI application of a server: run it alone, route to it, or mount it.
@@ -187,50 +210,111 @@ def asgi(
         hosts: `Host` names that are this server's: `name`, `name:port`, `*.example.com`, or `*` (then something before it must check).
         origins: Web origins whose pages may call it.
         cors: Whether to answer CORS preflights of these origins.
+        encodings: What bodies of requests may be compressed with: `gzip`, `deflate`; nothing by default (415). Inflated, a body must not have
+            more than `max_body` bytes either.
         allow_remote: Whether clients of other machines may connect.
-        max_body: Bytes of a request's body; past that 413.
-        max_headers: Bytes of its headers; past that 431.
+        limits: Bounds of what clients can make the server take; see `callboard.limits.Limits`.
         keep_alive: Longest silence in seconds on a stream; None for no keep-alive.
         json_only: Whether every answer is plain JSON; then there are no progress, logs, listen and GET streams.
-        max_listens: Open `subscriptions/listen` streams; 0 for none at all.
-        max_listens_per_principal: The same for one principal.
-        listen_lifetime: Seconds until a listen stream is closed in good order.
         options: What functions see as `ctx.options`: a mapping, or a function that makes it from a `Caller` (headers, principal, scope
             state), called once for each session of a 2025 client, and for each request on the current protocol.
         instructions: Advice for the model in place of the server's.
         versions: Protocol versions to serve; all by default.
-        principal: Tells from the ASGI scope who is asking, as established by middleware before it.
+        principal: Tells from the ASGI scope who is asking, where that is known; it refuses nobody. `auth` does.
+        auth: Who finds out who is asking, with every request: a verifier of `callboard.auth`, or a list of them, of which one must grant.
+            Whoever sends no credential that is good here gets 401. None: whoever reaches the endpoint may call it.
+        resource: The URL of the endpoint as clients know it, such as `https://mcp.example.com/mcp`: what tokens must be meant for.
+        scopes: What every request must have been granted; what a component needs beyond that is its own `scopes=`.
+        implies: Scope -> narrower ones that it stands for, such as `{"files": ["files:read", "files:write"]}`.
+        health: Paths where everybody may ask whether the process lives, and whether work should be sent to it; None for none.
+        signals: Whether SIGTERM and SIGINT, where the ASGI server handles them, begin to drain: streams end, and nobody waits for them.
         **sessions: How 2025 clients are served; see `SessionOptions`.
 
     Raises:
         RegistrationError: An option can't work.
     """
-    for name, value in (("hosts", hosts), ("origins", origins)):
-        if isinstance(value, str):
-            raise RegistrationError(f"{name} takes a list, not a str: write {name}=[{value!r}].")
-    if not isinstance(path, str):
-        raise RegistrationError(f"path is a text like '/mcp', not {path!r}.")
+    _check_http(path, keep_alive, hosts=hosts, origins=origins, encodings=encodings)
     sse_path = _check_sse_path(sessions.get("sse_path"), path)
-    if keep_alive is not None and keep_alive <= 0:
-        raise RegistrationError(f"keep_alive must be more than 0 seconds, not {keep_alive:g}; None turns it off.")
-    limits = ListenLimits(max_listens, max_listens_per_principal, listen_lifetime) if max_listens > 0 and not json_only else None
+    limits = check_limits(limits)
     rules = HttpRules(
         hosts=tuple(host.lower() for host in hosts),
         origins=tuple(origin.lower() for origin in origins),
+        codings=tuple(encodings),
         allow_remote=allow_remote,
-        max_body=max_body,
-        max_headers=max_headers,
+        max_body=limits.max_body,
+        max_headers=limits.max_headers,
+        single=_credential_headers(auth),
     )
     made = endpoint(
         server,
         options=options,
         instructions=instructions,
         versions=versions,
-        listen_limits=limits,
+        limits=limits,
+        listens=not json_only,
         logs=not json_only,
         sessions={**sessions, "sse_path": sse_path, "json_only": json_only},
     )
-    return App(made, rules, path=path, keep_alive=keep_alive, json_only=json_only, cors=cors, principal=principal, sse_path=sse_path)
+    door = _make_door(made, principal, auth, resource=resource, scopes=scopes, implies=implies)
+    return App(
+        made,
+        rules,
+        path=path,
+        keep_alive=keep_alive,
+        json_only=json_only,
+        cors=cors,
+        door=door,
+        sse_path=sse_path,
+        health=health,
+        signals=signals,
+    )
+
+
+def _check_http(path: Any, keep_alive: Any, **lists: Any) -> None:
+    """Refuse what can't be.
+
+    Raises:
+        RegistrationError: An option can't work.
+    """
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise RegistrationError(f"{name} takes a list, not a str: write {name}=[{value!r}].")
+    if not isinstance(path, str):
+        raise RegistrationError(f"path is a text like '/mcp', not {path!r}.")
+    if keep_alive is not None and keep_alive <= 0:
+        raise RegistrationError(f"keep_alive must be more than 0 seconds, not {keep_alive:g}; None turns it off.")
+
+
+def check_limits(limits: Limits | None) -> Limits:
+    """The limits that hold.
+
+    Raises:
+        RegistrationError: They are none.
+    """
+    if limits is not None and not isinstance(limits, Limits):
+        raise RegistrationError(f"limits takes a callboard.limits.Limits, like Limits(max_body=1 << 20), not {limits!r}.")
+    return limits or DEFAULTS
+
+
+def _make_door(
+    made: Endpoint, principal: Callable[[Scope], str | None] | None, auth: Verifier | Sequence[Verifier] | None, **options: Any
+) -> Door | None:
+    """What stands before an endpoint, of the options that say so."""
+    if auth is None:
+        if given := [option for option, value in options.items() if value]:
+            raise RegistrationError(f"{given[0]}= says what tokens must hold, but nobody looks at them: add auth=, or leave it out.")
+        return None if principal is None else Told(principal)
+    if principal is not None:
+        raise RegistrationError("auth= finds out who asks; leave principal= out. What middleware established is auth=Upstream(...).")
+    verifiers: Any = list(auth) if isinstance(auth, list | tuple) else [auth]  # Guard checks them
+    guard = Guard(verifiers, name=made.server.name, **options)
+    made.challenge = guard.challenge
+    return guard
+
+
+def _credential_headers(auth: Any) -> frozenset[bytes]:
+    """Headers that carry a credential; of two of a kind nobody can tell which one a proxy in front has looked at."""
+    return frozenset(verifier.header for verifier in (auth if isinstance(auth, list | tuple) else [auth]) if isinstance(verifier, Verifier))
 
 
 def _check_sse_path(sse_path: Any, path: str) -> str | None:
@@ -245,7 +329,9 @@ def _check_sse_path(sse_path: Any, path: str) -> str | None:
     return clean
 
 
-async def stdio(server: Served, *, options: Mapping[str, Any] | None = None) -> None:
+async def stdio(
+    server: Served, *, options: Mapping[str, Any] | None = None, limits: Limits | None = None, principal: str | None = LOCAL
+) -> None:
     """Serve one client over stdin and stdout until stdin ends.
 
     File descriptor 1 belongs to the protocol from here on: prints, logs and child processes write to stderr instead.
@@ -253,96 +339,40 @@ async def stdio(server: Served, *, options: Mapping[str, Any] | None = None) -> 
     Args:
         server: The server, or a handler: an object, its class, or a function that makes one.
         options: What functions see as `ctx.options`.
+        limits: Bounds of what the client can make the server take; see `callboard.limits.Limits`.
+        principal: Who the client is, a `Principal` with scopes, for example. By default it is `local`, whoever started this process, who has
+            every scope; None for nobody with a name.
+
+    Raises:
+        RegistrationError: An option can't work.
     """
     from callboard.transport.stdio import serve
 
-    await serve(endpoint(server, options=_static(options)))
+    refuse_while_loading("callboard.stdio")
+    if principal is not None and (not isinstance(principal, str) or not principal):
+        raise RegistrationError(f"callboard.stdio: principal is a name, like Principal('ada', ['read']), or None, not {principal!r}.")
+    await serve(endpoint(server, options=static_options(options), limits=limits), principal=principal)
 
 
-def run(
-    server: Served,
-    *,
-    transport: Literal["http", "stdio"] = "http",
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    log_level: str = "info",
-    options: Options | OptionsFactory = None,
-    **http: Any,
-) -> None:
-    """Serve until the process is told to stop; the one for `if __name__ == "__main__"`.
+def reach(host: str) -> dict[str, Any]:
+    """Options of `asgi` that an address to listen on implies.
 
     Args:
-        server: The server, or a handler: an object, its class, or a function that makes one.
-        transport: `http` (uvicorn), or `stdio`.
-        host: Address to listen on. Any other than a loopback one lets clients of other machines in, who may ask for it by this name or
-            by any IP address; further names go into `hosts`.
-        port: Port to listen on.
-        log_level: Of uvicorn: `critical`, `error`, `warning`, `info`, `debug`, `trace`.
-        options: What functions see as `ctx.options`.
-        **http: Further options of `asgi`, such as `path`, `hosts`, `origins`.
-
-    Raises:
-        RegistrationError: An option can't work, or the port can't be had; the text says why.
+        host: The address, or a name.
     """
-    if _in_event_loop():
-        raise RegistrationError(
-            "callboard.run blocks, with an event loop of its own; inside one, `await callboard.stdio(server)` or serve `callboard.asgi(server)`."
-        )
-    if transport not in {"http", "stdio"}:
-        raise RegistrationError(f"callboard.run: transport is 'http' (Streamable HTTP) or 'stdio', not {transport!r}.")
-    server = adapt(server)
-    if transport == "stdio":
-        if http:
-            raise RegistrationError(f"callboard.run: {next(iter(http))} is an option of HTTP; leave it out with transport='stdio'.")
-        from callboard.transport.stdio import run as run_stdio
-
-        run_stdio(endpoint(server, options=_static(options)))
-        return
-    from callboard.transport.http_server import serve
-
-    _check_http_options(host, port, log_level, http)
-    http.setdefault("allow_remote", not (host == "localhost" or (is_address(host) and is_loopback(host))))
-    http.setdefault("hosts", (*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
-    if _is_piped():
-        text = "%s serves HTTP, but stdin and stdout are pipes: a host that speaks stdio needs transport='stdio' or `callboard run FILE --stdio`."
-        logging.getLogger("callboard").warning(text, server.name)
-    serve(asgi(server, options=options, **http), host=host, port=port, log_level=log_level)
+    is_local = host == "localhost" or (is_address(host) and is_loopback(host))
+    names = dict.fromkeys((*LOOPBACK_HOSTS, f"[{host}]" if ":" in host else host))
+    return {"allow_remote": not is_local, "hosts": tuple(names)}
 
 
-def _static(options: Any) -> Options:
+def refuse_while_loading(what: str) -> None:
+    """Whoever loads a program would wait for ever, or serve what was only to be looked at."""
+    if LOADING.get():
+        raise RegistrationError(f'{what} serves while the program is being loaded: put it under `if __name__ == "__main__":`.')
+
+
+def static_options(options: Any) -> Options:
     """Options where there is no request that they could depend on."""
     if callable(options):
         raise RegistrationError("options: a function that makes them needs a request to look at, which only HTTP has; pass a mapping.")
     return options  # type: ignore[no-any-return] # `endpoint` checks it
-
-
-def _check_http_options(host: str, port: int, log_level: str, more: Mapping[str, Any]) -> None:
-    """Refuse what can't work before anything is served."""
-    from callboard.transport.http_server import LOG_LEVELS
-
-    if log_level not in LOG_LEVELS:
-        raise RegistrationError(f"callboard.run: log_level is one of {', '.join(LOG_LEVELS)}, not {log_level!r}.")
-    if not host:
-        raise RegistrationError("callboard.run: host is an address or a name, like '127.0.0.1', not an empty text.")
-    if type(port) is not int or not 0 <= port <= 65535:
-        raise RegistrationError(f"callboard.run: port is an integer from 0 to 65535, not {port!r}.")
-    if unknown := sorted(more.keys() - inspect.signature(asgi).parameters.keys() - SessionOptions.__annotations__.keys()):
-        raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; beside its own options it takes those of callboard.asgi.")
-    if complaint := refuse_port(host, port):
-        raise RegistrationError(f"callboard.run: {complaint} (host=, port=).")
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
-
-
-def _is_piped() -> bool:
-    """Whether stdin and stdout lead to another program, as a host that speaks stdio has it."""
-    try:
-        return all(stat.S_ISFIFO(os.fstat(descriptor).st_mode) for descriptor in (0, 1))
-    except OSError:
-        return False

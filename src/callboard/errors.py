@@ -27,6 +27,7 @@ __all__ = [
     "Reason",
     "RegistrationError",
     "Rule",
+    "StoreError",
     "ToolError",
 ]
 
@@ -76,6 +77,11 @@ class Reason(Enum):
     STOPPED = auto()
     SCOPE = auto()
     RATE = auto()
+    SLOW = auto()
+    UNAUTHORIZED = auto()
+    BAD_CREDENTIAL = auto()
+    AUTH_UNAVAILABLE = auto()
+    STORE = auto()
     CUSTOM = auto()
 
 
@@ -139,6 +145,11 @@ REASONS: dict[Reason, Rule] = {
     # SA27: codes of our own, as HTTP numbers them.
     Reason.SCOPE: Rule(403, 403, 403, 403, "A scope that this needs was not granted."),
     Reason.RATE: Rule(429, 429, 429, 429, "Too many calls: try again later."),
+    Reason.SLOW: Rule(-32600, 408, -32600, 408, "The request did not arrive in time."),
+    Reason.UNAUTHORIZED: Rule(401, 401, 401, 401, "This server needs to know who asks: send a valid token."),
+    Reason.BAD_CREDENTIAL: Rule(400, 400, 400, 400, "The request's credential can't be read."),
+    Reason.AUTH_UNAVAILABLE: Rule(503, 503, 503, 503, "Nobody can check who asks right now: try again later."),
+    Reason.STORE: Rule(-32603, 503, -32603, 503, "The store that this server keeps its state in can't be reached: try again."),
     Reason.STOPPED: Rule(-32603, 200, -32603, 200, "The server ended this request without a result."),
     Reason.CONFLICT: Rule(-32600, 409, -32600, 409, "This session has a stream already (single_stream)."),
 }
@@ -150,6 +161,13 @@ class CallboardError(Exception):
 
 class RegistrationError(CallboardError, TypeError):
     """A component or an option that can't work. The text names the culprit, the place and the way out."""
+
+
+class StoreError(CallboardError):
+    """A shared store can't be reached, or does not answer in time. The text names it, without its password.
+
+    Where it ends a request the client gets 503 with `Retry-After`, `Reason.STORE`.
+    """
 
 
 class ToolError(CallboardError):

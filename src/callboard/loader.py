@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from callboard.errors import CallboardError, RegistrationError
 from callboard.handling.handler import adapt, is_handler
 from callboard.server.app import Server
+from callboard.transport.asgi import App
 
-__all__ = ["LoadError", "load_server", "split_place"]
+__all__ = ["Found", "LoadError", "load_program", "load_server", "split_place"]
 
 # Looked for in this order when no name is given.
 USUAL_NAMES = ("server", "app", "mcp")
 PACKAGE = Path(__file__).parent
 PACKAGES = frozenset({"site-packages", "dist-packages"})
+# Where ASGI applications and frameworks (Starlette, FastAPI) keep what is inside of them; looked for among what instances have, so that no
+# property of anybody's runs.
+INSIDE = ("app", "router", "routes", "endpoint")
+DEEPEST = 12
 
 
 class LoadError(CallboardError):
@@ -33,6 +38,22 @@ class LoadError(CallboardError):
     def __init__(self, text: str, *, broken: bool = False) -> None:
         super().__init__(text)
         self.broken = broken
+
+
+class Found(NamedTuple):
+    """What a program serves.
+
+    Attributes:
+        served: The server, or the application that `callboard.asgi` made of one.
+        inside: Whether it is inside of another ASGI application.
+        hosted: Whether that leads to it from some paths alone.
+        routed: Paths that the other one has routes for.
+    """
+
+    served: Server | App
+    inside: bool = False
+    hosted: bool = False
+    routed: tuple[str, ...] = ()
 
 
 def split_place(place: str) -> tuple[str, str]:
@@ -54,9 +75,64 @@ def load_server(place: str) -> Server:
     Raises:
         LoadError: There is no such program, it fails, or it has no such server.
     """
-    origin, name = split_place(place)
-    module = _load_file(Path(origin)) if origin.endswith(".py") else _load_module(origin)
+    module, origin, name = _load(place)
     return _named(module, origin, name) if name else _find(vars(module), origin)
+
+
+def load_program(place: str) -> Found:
+    """Run a program's module and find what it serves: the application that it has made, else its server.
+
+    Args:
+        place: See `load_server`; the name may also be that of an application, ours or one of another framework's with ours inside.
+
+    Raises:
+        LoadError: There is no such program, it fails, or it has nothing that is served.
+    """
+    module, origin, name = _load(place)
+    if name:
+        return _pick(_look_inside(getattr(module, name, None)), place) or Found(_named(module, origin, name))
+    inside = {key: found for key, value in vars(module).items() if (found := _look_inside(value))}
+    every = [each for found in inside.values() for each in found]
+    return _pick(inside.get("app", every), origin, *inside) or Found(_find(vars(module), origin))
+
+
+def _pick(found: Sequence[Found], origin: str, *names: str) -> Found | None:
+    """The only application; as part of another one where it is that, too."""
+    if len({id(each.served) for each in found}) > 1:
+        ways = _offer(dict.fromkeys(names), origin) if len(names) > 1 else "; give the one that is meant a name at the top level"
+        raise LoadError(f"{origin} has several MCP applications{ways}")
+    return max(found, key=lambda each: (each.hosted, each.inside), default=None)
+
+
+def _look_inside(value: Any) -> list[Found]:
+    """Applications of ours that something is, or has inside."""
+    if isinstance(value, App):
+        return [Found(value)]
+    if isinstance(value, type | ModuleType | FunctionType | Server) or not callable(value):
+        return []
+    apps: dict[int, tuple[App, str]] = {}
+    routed: list[str] = []
+    seen: set[int] = set()
+    waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
+    while waiting:
+        each, path, depth = waiting.pop()
+        if isinstance(each, App):
+            apps[id(each)] = each, path
+        elif id(each) not in seen and depth < DEEPEST and not isinstance(each, type):
+            seen.add(id(each))
+            held = getattr(each, "__dict__", {})
+            if isinstance(own := held.get("path"), str):
+                path += own.rstrip("/")
+                routed.append(path)
+            inner = each if isinstance(each, list | tuple) else [held[name] for name in INSIDE if name in held]
+            waiting += [(item, path, depth + 1) for item in inner]
+    return [Found(app, inside=True, hosted=bool(path), routed=tuple(routed)) for app, path in apps.values()]
+
+
+def _load(place: str) -> tuple[ModuleType, str, str]:
+    """A program's module, where it is, and the name that was given; empty for none."""
+    origin, name = split_place(place)
+    return (_load_file(Path(origin)) if origin.endswith(".py") else _load_module(origin)), origin, name
 
 
 def _load_file(path: Path) -> ModuleType:

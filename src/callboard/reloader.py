@@ -1,7 +1,7 @@
 """`--reload`: one process watches the files, another serves and is replaced when a file changes.
 
-The watcher polls modification times, which works on every file system and needs no package. Open streams break at a restart; clients of
-the current protocol keep no state, so their next request is served by the new process.
+The watcher polls modification times, which works on every file system and needs no package. The process that is replaced drains within
+bounded time: open streams get their end, so that clients open them again instead of waiting on them, and calls that run on are told so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["changed_files", "scan", "serve_with_reload"]
 
 # Seconds between two looks, and until a process that was asked to end is killed.
 INTERVAL = 0.25
-GRACE = 1.0
+GRACE = 3.0
 SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv", "build", "dist"}
 
 

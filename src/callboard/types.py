@@ -8,9 +8,9 @@ The types are `msgspec.Struct`s of the current protocol (`callboard.wire.v2026_0
 
 import re
 from binascii import b2a_base64
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from callboard.errors import ToolError
 from callboard.wire.v2026_07_28 import (
@@ -133,6 +133,7 @@ __all__ = [
     "SamplingCapability",
     "SamplingMessage",
     "SamplingMessageContentBlock",
+    "Secret",
     "ServerCapabilities",
     "SubscriptionFilter",
     "TextContent",
@@ -157,6 +158,18 @@ Content: TypeAlias = ContentBlock
 """One block of a tool's result or of a prompt's message (TL-18)."""
 
 _T = TypeVar("_T")
+
+
+class _WriteOnly:
+    """Says in pydantic's schemas what `Meta` says in msgspec's."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core), "writeOnly": True}
+
+
+Secret: TypeAlias = Annotated[_T, Meta(extra_json_schema={"writeOnly": True}), _WriteOnly()]
+"""An argument whose value stands in no log, not even at DEBUG: `token: Secret[str]`. Its schema says `writeOnly`."""
+
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:\S+")  # RFC 3986: a scheme, then something without blanks
 _MEDIA_TYPE = re.compile(r"([A-Za-z]+)/[\w!#$&^.+\-]+(\s*;.*)?", re.ASCII)
 

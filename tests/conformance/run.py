@@ -1,13 +1,14 @@
-"""Runs the official MCP conformance suite against tests/conformance/server.py.
+"""Runs the official MCP conformance suite against tests/conformance/server.py, and has it play the servers for tests/conformance/client.py.
 
     make conformance                                    every leg
     make conformance ARGS="--scenario 'tools-.*' -v"    some scenarios, with every check that fell short
     make conformance ARGS="--leg extensions"            one leg
 
-A leg is one version of the suite speaking one version of the protocol. Each scenario gets a process of its own and is judged by the
+A leg is one version of the suite speaking one version of the protocol, on one side. Each scenario gets a process of its own and is judged by the
 checks it writes down, since the suite's exit status passes warnings over. A scenario that falls short must stand in expected.json
-with its reason; one that stands there and passes is an error too. Legs run side by side, each against a server of its own; within a
-leg one scenario follows another, since some change the server's lists and some measure time. docs/conformance.md says more.
+with its reason; one that stands there and passes is an error too. Of a client the exit status counts, too. Legs run side by side, each
+against a server of its own; within a leg one scenario follows another, since some change the server's lists and some measure time.
+docs/conformance.md says more.
 """
 # ruff: noqa: T201 - a command that reports
 
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -37,6 +38,7 @@ Expected = Mapping[str, Mapping[str, str]]
 
 NODE = "node@22"  # both suites stop with a SyntaxError on older ones
 PACKAGE = "@modelcontextprotocol/conformance"
+MARGIN = 15  # seconds that the suite gets to end a client that took too long
 STARTUP = 20.0  # seconds until the fixture must listen
 CACHED = {**os.environ, "NODE_COMPILE_CACHE": str(HOME / "compiled")}  # most of a scenario's time is Node reading the suite
 SHORT = ("FAILURE", "WARNING", "SKIPPED")
@@ -49,11 +51,13 @@ class Leg(NamedTuple):
         suite: Version of the npm package.
         tag: What the suite's list calls this leg's scenarios; every scenario when empty.
         arguments: What the suite must be told to speak that version.
+        side: What of ours it tests.
     """
 
     suite: str
     tag: str
     arguments: tuple[str, ...] = ()
+    side: Literal["server", "client"] = "server"
 
 
 OLD, NEW = "0.1.16", "0.2.0-alpha.12"
@@ -64,7 +68,16 @@ LEGS = {
     "2025-03-26": Leg(NEW, "2025-03-26", arguments=("--spec-version", "2025-03-26")),
     "extensions": Leg(NEW, "extension"),
     "0.1.16": Leg(OLD, ""),
+    "client-2026-07-28": Leg(NEW, "2026-07-28", ("--spec-version", "2026-07-28"), "client"),
+    "client-2025-11-25": Leg(NEW, "2025-11-25", ("--spec-version", "2025-11-25"), "client"),
+    "client-0.1.16": Leg(OLD, "", (), "client"),
+    "client-extensions": Leg(NEW, "extension", ("--spec-version", "2026-07-28", "--force"), "client"),
+    "client-extensions-2025": Leg(NEW, "extension", (), "client"),  # the suite speaks 2025-11-25 unless it is forced
+    "client-2025-06-18": Leg(NEW, "2025-06-18", ("--spec-version", "2025-06-18"), "client"),
+    "client-2025-03-26": Leg(NEW, "2025-03-26", ("--spec-version", "2025-03-26"), "client"),
 }
+# What the suite prints of a client that did not end as it should, or the client itself: in some scenarios the suite lets it.
+CRASHES = ("CLIENT TIMED OUT", "CLIENT EXITED WITH ERROR", "Traceback (most recent call last)")
 
 
 class Result(NamedTuple):
@@ -83,14 +96,17 @@ class Result(NamedTuple):
     seconds: float = 0.0
 
 
-def judge(checks: Sequence[Check] | None) -> Result:
-    """Verdict on a scenario from the checks it wrote down; None when it wrote nothing."""
+def judge(checks: Sequence[Check] | None, crash: str = "") -> Result:
+    """Verdict on a scenario from the checks it wrote down, None when it wrote nothing, and from how a client ended."""
     if checks is None:
         return Result("FAIL", Counter(FAILURE=1), (("FAILURE", "no-result", "the suite wrote no result: see harness.log"),))
     counts = Counter(str(check["status"]) for check in checks)
     short = tuple((str(check["status"]), str(check["id"]), complaint(check)) for check in checks if check["status"] in SHORT)
     # `wire-schema-*` is the suite's own check of every message; it alone says nothing about the scenario.
     proved = any(check["status"] == "SUCCESS" and not str(check["id"]).startswith("wire-schema-") for check in checks)
+    if crash:
+        counts["FAILURE"] += 1
+        short = (("FAILURE", "client", f"{crash}: see harness.log"), *short)
     verdict = "FAIL" if counts["FAILURE"] else "WARN" if counts["WARNING"] else "PASS" if proved else "SKIP"
     return Result(verdict, counts, short)
 
@@ -147,17 +163,23 @@ def suite(version: str) -> str:
 
 
 def scenarios(node: str, leg: Leg) -> list[str]:
-    """Names of a leg's server scenarios, in the suite's order."""
-    command = [node, suite(leg.suite), "list", "--server"]
+    """Names of a leg's scenarios, in the suite's order."""
+    command = [node, suite(leg.suite), "list", f"--{leg.side}"]
     listed = subprocess.run(command, env=CACHED, capture_output=True, text=True, timeout=60, check=True)
     rows = re.findall(r"^  - (\S+)(?: \[([^\]]*)\])?$", listed.stdout, re.MULTILINE)
     return [name for name, tags in rows if not leg.tag or leg.tag in tags.split(",")]
 
 
-def run(node: str, leg: Leg, scenario: str, url: str, out: Path, timeout: int) -> Result:
+def run(node: str, leg: Leg, scenario: str, url: str | None, out: Path, timeout: int) -> Result:
     """Runs one scenario in a process of its own and judges it."""
     out.mkdir(parents=True)
-    command = [node, suite(leg.suite), "server", "--url", url, "--scenario", scenario, "-o", str(out), *leg.arguments]
+    asked = (
+        ("--url", str(url))
+        if leg.side == "server"
+        else ("--command", f"{sys.executable} {HERE / 'client.py'}", "--timeout", str(timeout * 1000))
+    )
+    program = [node, "--import", str(HERE / "loopback.mjs"), suite(leg.suite)]
+    command = [*program, leg.side, *asked, "--scenario", scenario, "-o", str(out), *leg.arguments]
     began = time.monotonic()
     with (out / "harness.log").open("wb") as log:
         # A session of its own: what the suite leaves behind ends with it.
@@ -165,14 +187,15 @@ def run(node: str, leg: Leg, scenario: str, url: str, out: Path, timeout: int) -
             command, env=CACHED, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            process.wait(timeout)
+            process.wait(timeout + (MARGIN if leg.side == "client" else 0))
         except subprocess.TimeoutExpired:
             print(f"{scenario}: stopped after {timeout} s", flush=True)
         finally:
             end_group(process)
     written = next(out.rglob("checks.json"), None)
     checks = None if written is None else json.loads(written.read_text(encoding="utf-8"))
-    return judge(checks)._replace(seconds=time.monotonic() - began)
+    said = "".join(path.read_text(encoding="utf-8", errors="replace") for path in (out / "harness.log", *out.rglob("stderr.txt")))
+    return judge(checks, crash=next((crash for crash in CRASHES if crash in said), ""))._replace(seconds=time.monotonic() - began)
 
 
 def end_group(process: "subprocess.Popen[bytes]") -> None:
@@ -226,7 +249,7 @@ def show(leg: str, scenario: str, result: Result, reason: str | None, *, verbose
     counts = result.counts
     numbers = f"ok={counts['SUCCESS']} fail={counts['FAILURE']} warn={counts['WARNING']} skip={counts['SKIPPED']}"
     note = "" if reason is None else f"  [expected: {reason}]"
-    print(f"{result.verdict:4} {leg:10} {scenario:46} {numbers} {result.seconds:.1f}s{note}", flush=True)
+    print(f"{result.verdict:4} {leg:22} {scenario:46} {numbers} {result.seconds:.1f}s{note}", flush=True)
     if verbose or (result.verdict != "PASS" and reason is None):
         for status, name, text in result.short:
             print(f"       {status} {name}: {text}", flush=True)
@@ -234,12 +257,13 @@ def show(leg: str, scenario: str, result: Result, reason: str | None, *, verbose
 
 def options() -> argparse.Namespace:
     """What the command line says."""
-    parser = argparse.ArgumentParser(prog="make conformance ARGS=...", description="The official conformance suite against our fixture.")
+    parser = argparse.ArgumentParser(prog="make conformance ARGS=...", description="The official conformance suite against our fixtures.")
     parser.add_argument("--leg", action="append", choices=list(LEGS), help="repeatable; by default all")
     parser.add_argument("--scenario", default=".*", help="regular expression that the whole name must match")
     parser.add_argument("--url", help="a server that already runs; by default the fixture, on a free port")
     parser.add_argument("--timeout", type=int, default=60, help="seconds per scenario")
     parser.add_argument("--jobs", "-j", type=int, default=2, help="legs at a time; 1 with --url, where all share a server")
+    parser.add_argument("--install", action="store_true", help="install Node and the suite, and run nothing")
     parser.add_argument("--verbose", "-v", action="store_true", help="print every check that fell short")
     return parser.parse_args()
 
@@ -255,7 +279,8 @@ def measure(node: str, leg: str, asked: argparse.Namespace, reasons: Mapping[str
     if not wanted:
         return results
     out.mkdir()
-    with nullcontext(asked.url) if asked.url else fixture(out / "server.log") as url:
+    needs_fixture = LEGS[leg].side == "server" and not asked.url
+    with fixture(out / "server.log") if needs_fixture else nullcontext(asked.url) as url:
         for name in wanted:
             results[name] = result = run(node, LEGS[leg], name, url, out / name, asked.timeout)
             show(leg, name, result, reasons.get(name), verbose=asked.verbose)
@@ -275,6 +300,8 @@ def main() -> None:
     asked = options()
     expected: Expected = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
     node = install()
+    if asked.install:
+        return
     out = HOME / "results"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)

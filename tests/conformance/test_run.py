@@ -32,6 +32,12 @@ def test_a_scenario_is_as_good_as_its_worst_check(checks: list[dict[str, Any]] |
     assert judge(checks).verdict == verdict
 
 
+def test_a_client_that_crashed_proved_nothing() -> None:
+    judged = judge([check("SUCCESS")], crash="CLIENT TIMED OUT")
+    assert judged.verdict == "FAIL"
+    assert judged.short == (("FAILURE", "client", "CLIENT TIMED OUT: see harness.log"),)
+
+
 def test_what_fell_short_is_named() -> None:
     judged = judge(
         [check("SUCCESS"), check("FAILURE", "a", errorMessage="broken"), check("SKIPPED", "b", details={"reason": "no such tool"})]

@@ -1,4 +1,4 @@
-"""The ASGI servers people run, in every HTTP version that each speaks, with real_clients/server.py on them."""
+"""The ASGI servers people run, in every HTTP version that each speaks, with stage.py on them."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -35,15 +35,15 @@ class Setup(NamedTuple):
 CERTIFIED = "--certfile {cert} --keyfile {key}"
 GRANIAN = "granian --interface asgi --host 127.0.0.1 --port {port} --no-ws"
 SETUPS = {
-    "uvicorn-http1": Setup("uvicorn server:app --port {port}", http1),
-    "granian-http1": Setup(f"{GRANIAN} --http 1 server:app", http1),
-    "granian-http2": Setup(f"{GRANIAN} --http 2 server:app", http2),
-    "granian-http2-tls": Setup(f"{GRANIAN} --http 2 --ssl-certificate {{cert}} --ssl-keyfile {{key}} server:app", http2, tls=True),
-    "hypercorn-http1": Setup("hypercorn server:app --bind 127.0.0.1:{port}", http1),
-    "hypercorn-http2": Setup("hypercorn server:app --bind 127.0.0.1:{port}", http2),
-    "hypercorn-http2-tls": Setup(f"hypercorn server:app --bind 127.0.0.1:{{port}} {CERTIFIED}", http2, tls=True),
+    "uvicorn-http1": Setup("uvicorn stage:app --port {port}", http1),
+    "granian-http1": Setup(f"{GRANIAN} --http 1 stage:app", http1),
+    "granian-http2": Setup(f"{GRANIAN} --http 2 stage:app", http2),
+    "granian-http2-tls": Setup(f"{GRANIAN} --http 2 --ssl-certificate {{cert}} --ssl-keyfile {{key}} stage:app", http2, tls=True),
+    "hypercorn-http1": Setup("hypercorn stage:app --bind 127.0.0.1:{port}", http1),
+    "hypercorn-http2": Setup("hypercorn stage:app --bind 127.0.0.1:{port}", http2),
+    "hypercorn-http2-tls": Setup(f"hypercorn stage:app --bind 127.0.0.1:{{port}} {CERTIFIED}", http2, tls=True),
     "hypercorn-http3": Setup(
-        f"hypercorn server:app --graceful-timeout 0 --bind 127.0.0.1:{{port}} --quic-bind 127.0.0.1:{{port}} {CERTIFIED}",
+        f"hypercorn stage:app --graceful-timeout 0 --bind 127.0.0.1:{{port}} --quic-bind 127.0.0.1:{{port}} {CERTIFIED}",
         http3,
         tls=True,
         silent="hypercorn 0.18 passes on neither the reset of an HTTP/3 stream nor the end of its connection",

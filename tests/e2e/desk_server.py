@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from desk import Desk
+from e2e.vitals import descriptors, resident
 
 import callboard
 from callboard import Context, Request, Service
@@ -70,18 +70,6 @@ def slow_listen(inner: Service) -> Service:
         return await inner(request, ctx)
 
     return service
-
-
-def descriptors() -> int:
-    """Open file descriptors; 0 where the system does not tell."""
-    folder = Path("/proc/self/fd")
-    return len(list(folder.iterdir())) if folder.exists() else 0
-
-
-def resident() -> int:
-    """Bytes of memory in use; 0 where the system does not tell."""
-    status = Path("/proc/self/statm")
-    return int(status.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") if status.exists() else 0
 
 
 if __name__ == "__main__":

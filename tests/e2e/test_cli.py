@@ -241,7 +241,7 @@ def test_a_tool_that_fails(callboard: Callboard, url: str) -> None:
         (("add", "a=one", "b=2"), 2, "'a' must be integer, not 'one'"),
         (("add", "one"), 2, "write key=value"),
         (("add", "a=1"), 1, "b: required, missing"),
-        (("steps", "count=100", "--timeout", "0.2"), 1, "no answer within 0.2 s"),
+        (("steps", "count=100", "--timeout", "0.2"), 1, "within 0.2 s"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_reason(callboard: Callboard, url: str, words: tuple[str, ...], code: int, expected: str) -> None:
@@ -367,7 +367,7 @@ async def test_a_changed_file_is_served_in_less_than_two_seconds(tmp_path: Path)
         try:
             async with asyncio.timeout(limit):
                 while found != name:
-                    with suppress(ConnectionFailed):
+                    with suppress(ConnectionFailed, ServerError):  # one that is about to end says so
                         found = (await client.list_tools())[0].description
                     await asyncio.sleep(0.02)
         except TimeoutError:

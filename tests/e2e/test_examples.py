@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,11 @@ from callboard.types import ResourceListChangedNotification
 
 EXAMPLES = ROOT / "examples"
 # Programs that serve until they are told to stop; they have tests of their own.
-SERVED = {"docs_server.py", "demo.py"}
+SERVED = {"tasks_on_workers.py", "docs_server.py", "demo.py", "authorization_server.py", "protected.py"}
 NAMES = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in SERVED)
 MAX_LINES = 80
-# A server on standard output's other side prints on purpose.
-TALKS = {"stdio_child.py"}
+# A server on standard output's other side prints on purpose; one that refuses a request says so.
+TALKS = {"stdio_child.py", "login.py", "components.py", "mrtr_by_hand.py", "telemetry.py"}
 
 Ran = subprocess.CompletedProcess[str]
 each_example = pytest.mark.parametrize("name", NAMES)
@@ -67,6 +68,8 @@ def intact(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -
 def broken(pool: ThreadPoolExecutor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Ran]]:
     """What each example does when its last assertion is turned round."""
     folder = tmp_path_factory.mktemp("broken")
+    for name in SERVED:  # an example may start one
+        shutil.copy(EXAMPLES / name, folder)
     for name in NAMES:
         (folder / name).write_text(break_last_assert((EXAMPLES / name).read_text(encoding="utf-8")), encoding="utf-8")
     return {name: pool.submit(run, folder / name, folder) for name in NAMES}

@@ -13,18 +13,15 @@ from typing import Any
 import pytest
 from asgi_driver import make_headers, make_request
 from e2e.raw_http import Wire, ask, make_call, make_head, state
-from e2e.serving import free_port, process, wait_until_listening
+from e2e.serving import program
 
-SERVER = Path(__file__).with_name("desk_server.py")
 MIB = 1 << 20
 
 
 @contextmanager
 def desk(log: Path, *options: str) -> Iterator[int]:
     """The desk on a free port."""
-    port = free_port()
-    with process([sys.executable, str(SERVER), str(port), *options], log) as started:
-        wait_until_listening(started, port, log)
+    with program("desk_server.py", log, *options) as (_, port):
         yield port
 
 

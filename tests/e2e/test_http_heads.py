@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from e2e.raw_http import Wire, ask, make_call
-from e2e.serving import free_port, process, wait_until_listening
+from e2e.serving import program
 
-SERVER = Path(__file__).with_name("desk_server.py")
 LIMIT = 2 * 1024 * 1024
 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    log, port = tmp_path_factory.mktemp("desk") / "log", free_port()
-    with process([sys.executable, str(SERVER), str(port)], log) as started:
-        wait_until_listening(started, port, log)
+    log = tmp_path_factory.mktemp("desk") / "log"
+    with program("desk_server.py", log) as (_, port):
         yield port
 
 

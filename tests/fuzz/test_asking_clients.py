@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asgi_driver import Answer, Client, make_request
-from deployment import METHODS, TTL, Call, Deployment, Frame, check, frames, read_questions, result_of, sayings
+from deployment import METHODS, TTL, Call, Deployment, Frame, check, drawn_again, frames, read_questions, result_of, sayings
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from programs import JSON, Ask, Node, Oracle, Question, Said, programs
@@ -195,6 +195,7 @@ STEPS: list[Callable[[Visitor], Awaitable[None]]] = [Visitor.begin, Visitor.rota
 WITH_STATE: list[Callable[[Visitor], Awaitable[None]]] = [*[Visitor.proceed] * 6, Visitor.misfit, Visitor.forge, Visitor.forge]
 
 
+@drawn_again
 @settings(max_examples=EXAMPLES or 250, derandomize=not EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs(), data=st.data(), frame=frames, single_use=st.booleans())
 def test_any_interleaving_gives_the_right_value_or_the_flat_error(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from callboard.core.headers import HeaderAnnotationError, HeaderValueError, compare_name, compile_param_map, decode_value
 from callboard.core.sse import SseDecoder, SseLimitError
-from callboard.core.uri import UriTemplate, UriTemplateError, check_traversal
+from callboard.core.traversal import check_traversal
+from callboard.core.uri import UriTemplate, UriTemplateError
 
 OPERATORS = ["", "+", "#", ".", "/", ";", "?", "&"]
 EXPRESSIONS = st.builds(

@@ -59,7 +59,9 @@ def expect(value: dict[str, Any]) -> type[Any]:
         if "result" in value or "error" in value:
             return Malformed
         return RawRequest if "id" in value else RawNotification
-    return RawResponse if ("result" in value) != ("error" in value) else Malformed
+    if "result" in value and "error" in value:  # null is how some servers write what is absent
+        return RawResponse if (value["result"] is None) != (value["error"] is None) else Malformed
+    return RawResponse if "result" in value or "error" in value else Malformed
 
 
 def check_against_python(body: bytes) -> Message:

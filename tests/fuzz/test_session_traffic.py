@@ -15,6 +15,7 @@ from shop import TOPIC, Cart, Shop
 from virtual_time import now, run, settle
 
 from callboard import Context, Server, ToolError, asgi
+from callboard.limits import Limits
 
 CLIENTS = 2
 IDS: list[Any] = [1, 2, "1", "2"]
@@ -155,7 +156,7 @@ def test_whatever_clients_do_the_promises_hold(
     # A07, A08, A11, SA24, CN-06, HL-16; scenarios 1, 3, 4, 7, 13, 15, 16
     async def main() -> None:
         shop = make_shop()
-        app = asgi(shop.server, session_max_pending=4, request_timeout=5, cancel_on_disconnect=policy, session_ttl=1000)
+        app = asgi(shop.server, limits=Limits(session_max_pending=4), request_timeout=5, cancel_on_disconnect=policy, session_ttl=1000)
         visitors = [Visitor(await Legacy(app, version).connect()) for version in versions]
         tasks = asyncio.all_tasks()
         for act in script:

@@ -9,6 +9,7 @@ from shop import Shop
 from virtual_time import now, settle, virtual_time
 
 from callboard import asgi
+from callboard.limits import Limits
 
 
 @pytest.fixture
@@ -171,7 +172,7 @@ async def test_delete_answers_a_batch_that_waits(shop: Shop) -> None:
 @virtual_time
 async def test_initialize_has_no_place_in_a_batch(shop: Shop) -> None:
     """JR-19: no session comes of it, with or without one that is there."""
-    session = await opened(shop, max_sessions=2)
+    session = await opened(shop, limits=Limits(max_sessions=2))
     message = session.make(
         "initialize", {"protocolVersion": V03, "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}, request_id=1
     )

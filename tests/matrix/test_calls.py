@@ -11,6 +11,7 @@ from desk import Desk
 
 from callboard import Context, Reason, Server, asgi
 from callboard.errors import REASONS
+from callboard.limits import Limits
 from callboard.server.workers import MAX_WAITING
 
 
@@ -204,8 +205,8 @@ async def test_a_blocking_function_stops_nobody(desk: Desk, client: Client) -> N
 
 async def test_past_the_bound_of_threads_a_call_is_told_to_come_back() -> None:
     # SA40
-    desk = Desk(threads=1)
-    client = Client(asgi(desk.server))
+    desk = Desk()
+    client = Client(asgi(desk.server, limits=Limits(threads=1)))
     blocked = asyncio.create_task(client.call("block"))
     async with asyncio.timeout(10):
         await desk.started.wait()
@@ -267,7 +268,7 @@ async def test_a_long_uri_costs_little(client: Client, uri: str) -> None:
     # SA33
     app_headers = make_headers(make_request("resources/read", {"uri": uri}))
     started = time.process_time()
-    for server_client in (client, Client(asgi(Desk().server, max_headers=200_000))):
+    for server_client in (client, Client(asgi(Desk().server, limits=Limits(max_headers=200_000)))):
         answer = await server_client.send(
             json.dumps(make_request("resources/read", {"uri": uri})).encode(), app_headers, method="resources/read"
         )

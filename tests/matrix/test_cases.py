@@ -255,7 +255,7 @@ async def test_64_kb_against_nested_and_exploded_templates_cost_little(template:
     server.resource(template)(fn)
     took = []
     async with serving(server) as (pipe, reader):
-        for number in range(3):
+        for number in range(5):
             line = request(number, "resources/read", {"uri": uri})
             started = time.process_time()
             pipe.feed(line)

@@ -16,6 +16,7 @@ from callboard import Handler, RegistrationError, Server, asgi
 from callboard.core.task import Task
 from callboard.errors import Fail, Reason, ToolError
 from callboard.handler import Channel, Crashed, Deferred, Finished, Reply, Stop, Stream, handle_method
+from callboard.limits import Limits
 from callboard.server.task_table import tell_time
 
 CALL: JSON = {"name": "go"}
@@ -241,7 +242,7 @@ async def test_what_init_can_not_give_refuses_without_detail(given: Any) -> None
                 raise given
             return given
 
-    app = asgi(Failing(), max_sessions=1)
+    app = asgi(Failing(), limits=Limits(max_sessions=1))
     answers = [await Legacy(app).try_initialize() for _ in range(2)]  # its place is free again
     assert [(answer.status, answer.error["code"]) for answer in answers] == [(500, -32603)] * 2
     assert "hunter2" not in str(answers[0].messages)

@@ -15,6 +15,7 @@ from callboard import RegistrationError, Server, asgi
 from callboard.compose import endpoint
 from callboard.errors import Fail
 from callboard.handler import Channel, Handler, Hello, Reply, Stop
+from callboard.limits import Limits
 from callboard.transport.memory import connect
 from callboard.wire.jsonrpc import encode
 
@@ -159,7 +160,7 @@ async def test_identity_is_bound_at_initialize() -> None:
 async def test_a_session_whose_init_fails_never_begins(begin: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Scenario 34, of init."""
     counter = Counter(begin)
-    app = asgi(counter, max_sessions=1)
+    app = asgi(counter, limits=Limits(max_sessions=1))
     for _ in range(2):
         answer = await Legacy(app).try_initialize()
         assert "mcp-session-id" not in answer.headers
@@ -188,7 +189,7 @@ async def test_places_are_taken_while_init_is_at_work() -> None:
             await asyncio.sleep(1)
             return 1
 
-    app = asgi(Slow(), max_sessions=1)
+    app = asgi(Slow(), limits=Limits(max_sessions=1))
     answers = await asyncio.gather(*(Legacy(app).try_initialize() for _ in range(3)))
     assert sorted(answer.status for answer in answers) == [200, 503, 503]
 

@@ -333,7 +333,7 @@ async def test_what_a_child_says_is_heard() -> None:
 
 async def test_a_bus_that_two_servers_share_says_it_once() -> None:
     hall = Server("hall")
-    child = make_child(bus=hall.bus)
+    child = make_child(store=hall.store)
     hall.mount("shop", child)
     told: list[bytes] = []
     hall.bus.subscribe("callboard.changes", told.append)

@@ -12,6 +12,7 @@ import pytest
 from asgi_driver import Client
 
 from callboard import Context, Depends, Fail, RegistrationError, Server, ToolError, asgi, embed, image
+from callboard.limits import Limits
 from callboard.types import Completion, ReadResourceResult, ResourceContents
 
 
@@ -175,7 +176,7 @@ def test_a_class_is_no_function() -> None:
 
 async def test_what_a_provider_opened_is_closed_though_its_client_left_while_the_threads_were_busy() -> None:
     # A20, SA25
-    server, seen = Server("desk", threads=1), []
+    server, seen = Server("desk"), []
     door, ready, closed = threading.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -196,7 +197,7 @@ async def test_what_a_provider_opened_is_closed_though_its_client_left_while_the
         door.wait(5)
         return ""
 
-    client = Client(asgi(server))
+    client = Client(asgi(server, limits=Limits(threads=1)))
     async with asyncio.timeout(5):
         async with client.open("tools/call", {"name": "use"}) as stream:
             await ready.wait()

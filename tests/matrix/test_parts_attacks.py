@@ -21,6 +21,7 @@ from virtual_time import run, settle, virtual_time
 import callboard
 from callboard import CacheHint, Context, RegistrationError, Server, asgi, types
 from callboard.auth.principal import Principal
+from callboard.limits import Limits
 from callboard.server.component import Facts, Resource, Template, Tool
 from callboard.server.policy import Policy
 from callboard.server.provider import FunctionProvider
@@ -35,8 +36,8 @@ class Cart:
     items: int = 0
 
 
-def connect(server: Server, who: str | None = None) -> Client:
-    return Client(asgi(server, principal=lambda scope: scope["state"].get("principal")), state={"principal": who})
+def connect(server: Server, who: str | None = None, limits: Limits | None = None) -> Client:
+    return Client(asgi(server, limits=limits, principal=lambda scope: scope["state"].get("principal")), state={"principal": who})
 
 
 def is_ada(ctx: Context) -> bool:
@@ -405,7 +406,7 @@ async def test_what_a_parent_lists_it_serves() -> None:
 
 @virtual_time
 async def test_without_a_free_thread_nobody_knows_what_a_provider_gives() -> None:
-    server, opened = Server("desk", threads=1), threading.Event()
+    server, opened = Server("desk"), threading.Event()
     server.provide(lambda _: [give("given")])
 
     @server.tool
@@ -413,7 +414,7 @@ async def test_without_a_free_thread_nobody_knows_what_a_provider_gives() -> Non
         opened.wait()
         return "x"
 
-    client = connect(server)
+    client = connect(server, limits=Limits(threads=1))
     async with asyncio.TaskGroup() as group:
         for _ in range(MAX_WAITING + 1):
             group.create_task(client.call("wait", {}))

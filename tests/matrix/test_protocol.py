@@ -12,6 +12,7 @@ from desk import Desk
 from legacy_driver import VERSIONS, Legacy
 
 from callboard import Context, Server, asgi, embed, types
+from callboard.limits import Limits
 from callboard.wire.methods import METHODS
 
 
@@ -137,7 +138,7 @@ async def test_what_can_not_be_delivered_is_not_advertised_even_if_it_was_declar
     capabilities = {"tools": {"listChanged": True}, "resources": {"subscribe": True, "listChanged": True}}
     server = Server("desk", capabilities=capabilities)
     server.tool(name="x")(lambda: "")
-    for app in (asgi(server, max_listens=0), asgi(server, json_only=True)):
+    for app in (asgi(server, limits=Limits(max_listens=0)), asgi(server, json_only=True)):
         client = Client(app)
         advertised = (await client.request("server/discover")).result["capabilities"]
         assert (await client.request("subscriptions/listen", {"notifications": {"toolsListChanged": True}})).status == 404
@@ -185,6 +186,6 @@ async def test_where_no_log_can_be_delivered_none_is_promised(declared: dict[str
     # A19, LG-02, MT-18
     server = Server("desk", capabilities=declared)
     server.tool(name="x")(lambda: "")
-    for app, promised in ((asgi(server), True), (asgi(server, max_listens=0), True), (asgi(server, json_only=True), False)):
+    for app, promised in ((asgi(server), True), (asgi(server, limits=Limits(max_listens=0)), True), (asgi(server, json_only=True), False)):
         advertised = (await Client(app).request("server/discover")).result["capabilities"]
         assert ("logging" in advertised) is promised

@@ -13,6 +13,7 @@ from shop import TOPIC, Shop
 from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Server, asgi
+from callboard.limits import Limits
 
 
 @pytest.fixture
@@ -435,7 +436,7 @@ async def test_of_two_that_come_back_at_once_one_has_the_stream_and_the_other_a_
 @virtual_time
 async def test_a_stream_that_could_have_no_ids_can_not_be_named(shop: Shop) -> None:
     for version, buffer in ((V11, 0), (V03, 256), (V06, 256)):
-        session = await Legacy(asgi(shop.server, session_buffer=buffer), version).connect()
+        session = await Legacy(asgi(shop.server, limits=Limits(session_buffer=buffer)), version).connect()
         async with session.listen() as stream:
             assert (await session.get("g0-0")).status == 400
             push(shop, 1)

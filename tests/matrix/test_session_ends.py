@@ -13,6 +13,7 @@ from shop import Shop
 from virtual_time import now, settle, virtual_time
 
 from callboard import Server, asgi
+from callboard.limits import Limits
 
 
 @pytest.fixture
@@ -93,7 +94,7 @@ async def test_a_hook_that_fails_is_logged_and_the_session_is_over_all_the_same(
         raise ValueError("password=hunter2")
 
     shop = Shop(terminate=later if is_async else at_once)
-    app = asgi(shop.server, session_ttl=10, max_sessions=2)
+    app = asgi(shop.server, session_ttl=10, limits=Limits(max_sessions=2))
     lifespan = Lifespan(app)
     await lifespan.start()
     client = Legacy(app)
@@ -141,7 +142,7 @@ async def test_a_slow_hook_keeps_no_place_and_nobody_waiting() -> None:
         await asyncio.sleep(30)
         done.append(reason)
 
-    client = Legacy(asgi(Shop(terminate=slow).server, max_sessions=1))
+    client = Legacy(asgi(Shop(terminate=slow).server, limits=Limits(max_sessions=1)))
     session = await client.connect()
     began = now()
     deleting = asyncio.create_task(session.delete())
@@ -252,8 +253,7 @@ async def test_whatever_a_hook_raises_ends_its_session_and_nothing_else(
 @virtual_time
 async def test_a_hook_waits_for_no_thread_that_a_call_keeps(shop: Shop) -> None:
     """A20, A08: threads that functions block can't keep a session from ending."""
-    shop = Shop(threads=1)
-    app = asgi(shop.server)
+    app = asgi(shop.server, limits=Limits(threads=1))
     blocked, session = await Legacy(app).connect(), await Legacy(app).connect()
     call = blocked.begin("hold")
     await settle()

@@ -11,6 +11,7 @@ from shop import Shop
 from virtual_time import now, settle, virtual_time
 
 from callboard import RegistrationError, asgi
+from callboard.limits import Limits
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def alive(session: Session) -> bool:
 @virtual_time
 async def test_past_the_cap_a_call_is_refused_at_once_and_the_others_are_served(shop: Shop) -> None:
     """Scenario 8."""
-    session = await Legacy(asgi(shop.server, session_max_pending=1)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_max_pending=1))).connect()
     began = now()
     running, queued = (session.begin("add_slowly", {"seconds": 1}) for _ in range(2))
     refused = await session.call("add", request_id="third")
@@ -51,7 +52,7 @@ async def test_a_hundred_calls_may_wait_by_default(shop: Shop) -> None:
 
 @virtual_time
 async def test_what_takes_no_state_is_not_counted(shop: Shop) -> None:
-    session = await Legacy(asgi(shop.server, session_max_pending=0)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_max_pending=0))).connect()
     slow = session.begin("add_slowly", {"seconds": 1})
     naps = [session.begin("nap", {"seconds": 1}) for _ in range(50)]
     assert (await session.call("add")).error["code"] == -32603
@@ -62,7 +63,7 @@ async def test_what_takes_no_state_is_not_counted(shop: Shop) -> None:
 @virtual_time
 async def test_a_place_in_the_queue_is_free_again_however_it_was_left(shop: Shop) -> None:
     """A07: by its turn, by a cancellation, by the time limit."""
-    session = await Legacy(asgi(shop.server, session_max_pending=1, request_timeout=3)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_max_pending=1), request_timeout=3)).connect()
     for _ in range(3):
         slow = session.begin("add_slowly", {"seconds": 4, "name": "slow"})
         session.begin("add_slowly", {"seconds": 1}, request_id="c")
@@ -289,7 +290,7 @@ async def test_the_time_runs_again_however_a_call_ended(shop: Shop, end: str) ->
 @virtual_time
 async def test_past_the_cap_no_session_begins_until_one_has_ended(shop: Shop) -> None:
     """Scenario 18."""
-    client = Legacy(asgi(shop.server, max_sessions=2))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=2)))
     first = await client.connect()
     await client.connect()
     answer = await client.try_initialize(request_id="third")
@@ -304,7 +305,7 @@ async def test_past_the_cap_no_session_begins_until_one_has_ended(shop: Shop) ->
 @virtual_time
 async def test_two_endpoints_of_one_server_have_a_cap_each(shop: Shop) -> None:
     """Scenario 19."""
-    first, second = (Legacy(asgi(shop.server, max_sessions=1)) for _ in range(2))
+    first, second = (Legacy(asgi(shop.server, limits=Limits(max_sessions=1))) for _ in range(2))
     opened = [await client.connect() for client in (first, second)]
     assert [(await client.try_initialize()).status for client in (first, second)] == [503, 503]
     opened[0].client = second
@@ -314,7 +315,7 @@ async def test_two_endpoints_of_one_server_have_a_cap_each(shop: Shop) -> None:
 @virtual_time
 async def test_a_burst_does_not_pass_the_cap(shop: Shop) -> None:
     """One process has no reason to overshoot."""
-    client = Legacy(asgi(shop.server, max_sessions=5))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=5)))
     answers = await asyncio.gather(*(client.try_initialize(request_id=number) for number in range(20)))
     assert sorted(answer.status for answer in answers) == [200] * 5 + [503] * 15
 
@@ -360,7 +361,7 @@ async def test_a_long_uri_is_not_kept_by_subscribing_to_it(shop: Shop) -> None:
 @virtual_time
 async def test_idle_sessions_are_reaped_and_their_places_free(shop: Shop) -> None:
     """A05: nobody deletes, and nothing is left of them; none costs a task while it is idle."""
-    client = Legacy(asgi(shop.server, max_sessions=1000, session_ttl=2))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1000), session_ttl=2))
     await client.connect()
     tasks = asyncio.all_tasks()
     for _ in range(999):
@@ -378,7 +379,7 @@ async def test_idle_sessions_are_reaped_and_their_places_free(shop: Shop) -> Non
 async def test_calls_leave_nothing_in_their_session(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A07: thousands of calls, cancelled ones, streams and refusals, and as many objects as before."""
     monkeypatch.setattr(logging.getLogger("callboard"), "disabled", True)  # pytest keeps every record
-    session = await Legacy(asgi(shop.server, session_buffer=16)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_buffer=16))).connect()
 
     async def use(rounds: int) -> None:
         for number in range(rounds):
@@ -426,12 +427,12 @@ async def test_sessions_that_were_deleted_leave_nothing(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_sessions": -1},
+        {"max_sessions": 5},
         {"session_ttl": 0},
         {"session_ttl": -1},
-        {"session_max_pending": -1},
+        {"session_max_pending": 5},
         {"request_timeout": 0},
-        {"session_buffer": -1},
+        {"session_buffer": 5},
         {"sessions": "on"},
         {"sessions": True},
         {"handshake": "loose"},

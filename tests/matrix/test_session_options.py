@@ -15,6 +15,7 @@ from starlette.routing import Mount
 from virtual_time import virtual_time
 
 from callboard import Server, asgi
+from callboard.limits import Limits
 from callboard.server.mount import Caller
 
 ORIGIN = "https://app.example"
@@ -115,7 +116,7 @@ async def test_a_factory_that_fails_is_500_without_detail_and_starts_nothing(kin
         return Cart()
 
     shop = Shop(state=begin)
-    client = Legacy(asgi(shop.server, options=bind, max_sessions=1))
+    client = Legacy(asgi(shop.server, options=bind, limits=Limits(max_sessions=1)))
     caplog.set_level(logging.ERROR)
     for _ in range(3):
         answer = await client.try_initialize(request_id="i")
@@ -137,7 +138,7 @@ async def test_a_factory_may_wait_and_a_burst_does_not_pass_the_cap(shop: Shop) 
         await asyncio.sleep(1)
         return token_of(caller)
 
-    client = Legacy(asgi(shop.server, options=bind, max_sessions=2), headers={"x-token": "one"})
+    client = Legacy(asgi(shop.server, options=bind, limits=Limits(max_sessions=2)), headers={"x-token": "one"})
     answers = await asyncio.gather(*(client.try_initialize(request_id=number) for number in range(6)))
     assert sorted(answer.status for answer in answers) == [200, 200, 503, 503, 503, 503]
     session = Session(client, next(answer.headers["mcp-session-id"] for answer in answers if answer.status == 200), V11)
@@ -150,7 +151,7 @@ async def test_a_client_that_leaves_while_its_options_are_made_opens_no_session(
         await asyncio.sleep(5)
         return {}
 
-    client = Legacy(asgi(shop.server, options=bind, max_sessions=1))
+    client = Legacy(asgi(shop.server, options=bind, limits=Limits(max_sessions=1)))
     opening = asyncio.create_task(client.try_initialize())
     await asyncio.sleep(1)
     opening.cancel()
@@ -168,7 +169,7 @@ async def test_at_capacity_nothing_is_asked(shop: Shop) -> None:
         asked.append(caller)
         return {}
 
-    client = Legacy(asgi(shop.server, max_sessions=1, options=bind))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1), options=bind))
     await client.connect()
     assert (await client.try_initialize()).status == 503
     assert len(asked) == 1

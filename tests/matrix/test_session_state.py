@@ -13,6 +13,7 @@ from shop import Cart, Shop
 from virtual_time import virtual_time
 
 from callboard import Context, RegistrationError, Server, asgi
+from callboard.limits import Limits
 
 
 @pytest.fixture
@@ -260,7 +261,7 @@ async def test_a_call_on_a_snapshot_runs_beside_one_whose_turn_it_is(shop: Shop,
 
 @virtual_time
 async def test_many_snapshots_at_once_see_the_same(shop: Shop) -> None:
-    session = await Legacy(asgi(shop.server, session_max_pending=1)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_max_pending=1))).connect()
     await session.call("add")
     answers = await asyncio.gather(*(session.call("watch", {"seconds": 1}, token=number) for number in range(20)))
     assert {answer.text for answer in answers} == {"1"}
@@ -316,7 +317,7 @@ async def test_a_state_that_can_not_begin_is_that_clients_error_and_no_session(k
         return Cart(items=[object()]) if kind == "unencodable" else {"count": "hunter2"}  # type: ignore[list-item, return-value]
 
     shop = Shop(state=begin)
-    client = Legacy(asgi(shop.server, max_sessions=1))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1)))
     for _ in range(3):
         answer = await client.try_initialize(request_id="i")
         assert (answer.status, answer.message["id"], answer.error["code"]) == (200, "i", -32603)

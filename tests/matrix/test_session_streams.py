@@ -10,6 +10,7 @@ from shop import TOPIC, Shop
 from virtual_time import now, settle, virtual_time
 
 from callboard import Context, Server, asgi
+from callboard.limits import Limits
 
 JSON_ONLY = "application/json"
 STREAM_ONLY = "text/event-stream"
@@ -206,7 +207,7 @@ async def test_of_more_than_the_buffer_holds_the_newest_can_be_had(shop: Shop) -
 @virtual_time
 async def test_the_buffer_is_as_large_as_it_is_told_to_be(shop: Shop) -> None:
     """Scenario 21."""
-    session = await Legacy(asgi(shop.server, session_buffer=3)).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_buffer=3))).connect()
     async with session.listen() as stream:
         push(shop, 1)
         await stream.message()
@@ -485,7 +486,7 @@ async def test_a_stream_can_be_taken_over_from_a_connection_that_is_dead_but_ope
 
 @virtual_time
 async def test_without_a_buffer_there_are_no_ids_and_nothing_to_come_back_for(shop: Shop) -> None:
-    session = await Legacy(asgi(shop.server, session_buffer=0), V11).connect()
+    session = await Legacy(asgi(shop.server, limits=Limits(session_buffer=0)), V11).connect()
     answer = await session.call("count", {"to": 2}, token="t")
     assert [frame.event_id for frame in answer.frames] == [None] * len(answer.frames)
     async with session.listen() as stream:

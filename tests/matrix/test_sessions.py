@@ -12,6 +12,7 @@ from shop import Shop
 from virtual_time import virtual_time
 
 from callboard import asgi
+from callboard.limits import Limits
 
 SECRET = "b9f3c51d7a0e"
 
@@ -109,7 +110,7 @@ async def test_an_unknown_version_is_answered_with_the_newest_of_2025(shop: Shop
 )
 @virtual_time
 async def test_an_initialize_that_can_not_be_read_is_refused_and_opens_nothing(shop: Shop, params: dict[str, Any]) -> None:
-    client = Legacy(asgi(shop.server, max_sessions=1))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1)))
     answer = await client.try_initialize(params=params, request_id=3)
     assert (answer.message["id"], answer.error["code"]) == (3, -32602)
     assert "mcp-session-id" not in answer.headers
@@ -209,7 +210,7 @@ async def test_no_text_in_the_header_opens_or_breaks_anything(shop: Shop, junk: 
 @virtual_time
 async def test_get_and_delete_without_a_session_leave_nothing_behind(shop: Shop) -> None:
     """A06."""
-    client = Legacy(asgi(shop.server, max_sessions=1))
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1)))
     session = client.sessionless()
     tasks = asyncio.all_tasks()
     for _ in range(100):
@@ -330,7 +331,7 @@ async def test_delete_ends_a_session_once(shop: Shop) -> None:
 @virtual_time
 async def test_a_new_session_can_follow_one_that_ended(shop: Shop, version: str) -> None:
     # HL-24
-    client = Legacy(asgi(shop.server, max_sessions=1), version)
+    client = Legacy(asgi(shop.server, limits=Limits(max_sessions=1)), version)
     for _ in range(3):
         session = await client.connect()
         assert (await session.call("add")).text == "1"

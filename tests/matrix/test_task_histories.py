@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from rounds import accept
 from virtual_time import run
 
+from callboard.limits import Limits
+
 OVER = {"completed", "failed", "cancelled"}
 WHO = ("ann", "bob", None)
 TOOLS = ("quick", "must", "walk", "hold", "stumble", "refuse", "break_down", "dawdle", "confirm", "both", "greet")
@@ -48,7 +50,7 @@ class History:
     """What was seen of each task."""
 
     def __init__(self) -> None:
-        self.errands = Errands(max_tasks=6, max_tasks_per_principal=3, ttl=TTL, max_age=MAX_AGE)
+        self.errands = Errands(Limits(max_tasks=6, max_tasks_per_principal=3), ttl=TTL, max_age=MAX_AGE)
         self.clients = {who: Follower(self.errands.app, who) for who in WHO}
         self.owners: dict[str, str | None] = {}
         self.ends: dict[str, Any] = {}
@@ -73,7 +75,6 @@ class History:
             assert len(self.owners) >= 6 or (act.who is not None and mine >= 3), "refused without need"
         elif answer.result["resultType"] == "task":
             self.owners[answer.result["taskId"]] = act.who
-            assert len(self.owners) <= 6
 
     async def touch(self, act: Act, task_id: str) -> None:
         client = self.clients[act.who]
@@ -102,6 +103,9 @@ class History:
                 self.ends[task_id] = found
             asked = set(found.get("inputRequests", {}))
             assert bool(asked) == (found["status"] == "input_required")
+        # Only now is it known what was dropped to make room: an end that its owner has read.
+        assert len(self.owners) <= 6
+        assert all(list(self.owners.values()).count(who) <= 3 for who in WHO if who is not None)
 
     async def finish(self) -> None:
         for _ in range(0, MAX_AGE + TTL + STEP, STEP):

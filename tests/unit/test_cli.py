@@ -1,12 +1,25 @@
 """The parts of the command that need no server. What it does with servers is shown in tests/e2e/test_cli.py."""
 
+import json
+import logging
 import re
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from callboard import cli, types
+from callboard import cli, cli_arguments, cli_login, cli_output, types
+from callboard.oauth import FileStorage
+
+
+@pytest.fixture(autouse=True)
+def no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here sees what its user has logged in to."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def outcome(*words: str) -> tuple[int, str]:
@@ -15,11 +28,25 @@ def outcome(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.parametrize("option", ["auth", "allow-remote", "json-only"])
+def test_what_is_set_in_the_program_is_sent_there(option: str) -> None:
+    code, output = outcome("run", "app.py", f"--{option}", "x")
+    assert code == 2
+    assert f"--{option} is set in the program" in output
+    assert f"callboard.asgi(server, {option.replace('-', '_')}=...)" in output
+
+
+@pytest.mark.parametrize("option", ["--prot", "-auth", "--x"])
+def test_an_option_that_nobody_has_is_none(option: str) -> None:
+    code, output = outcome("run", "app.py", option, "x")
+    assert (code, "No such option" in output) == (2, True)
+
+
 def test_the_version_and_the_help() -> None:
     code, output = outcome("--version")
     assert (code, re.fullmatch(r"callboard, version \d+\.\d+\.\d+\n", output) is not None) == (0, True)
     assert outcome("--help")[0] == 0
-    for command in ("run", "list", "call"):
+    for command in ("run", "list", "call", "read", "prompt", "listen", "login"):
         code, output = outcome(command, "-h")
         assert code == 0
         assert f"Usage: main {command}" in output
@@ -60,6 +87,25 @@ def test_the_version_and_the_help() -> None:
         (["list", "http://127.0.0.1:9/mcp", "--header", "s3cret"], "takes 'NAME: VALUE'"),
         (["list", "http://127.0.0.1:9/mcp", "-H", "Mcp-Name: s3cret"], "Mcp-Name is written by the client"),
         (["call", "http://127.0.0.1:9/mcp", "t", "-H", "X-A: s3cr\u00e9t"], "printable ASCII"),
+        (["read", "127.0.0.1:8000/mcp", "a://b"], "as a URL it is http://127.0.0.1:8000/mcp"),
+        (["read", "app.py"], "URI"),
+        (["read", "app.py", "a://b", "--json", "-o", "file"], "--json and --output don't go together"),
+        (["read", "app.py", "a://b", "-o", "no_such_folder/file"], "there is no folder no_such_folder"),
+        (["prompt", "app.py"], "NAME"),
+        (["prompt", "app.py", "p", "city"], "'city' is no argument: write key=value"),
+        (["prompt", "app.py", "p", "a=1", "a=2"], "'a' is given twice"),
+        (["prompt", "no_such_file.py", "p"], "no file no_such_file.py"),
+        (["listen", "http://127.0.0.1:9/mcp", "--count", "0"], "--count"),
+        (["listen", "no_such_file.py", "--uri", "a://b"], "no file no_such_file.py"),
+        (["list", "no_such.json"], "no_such.json"),
+        (["list", "no_such.json", "-H", "X-A: b"], "--header is for a TARGET that is a URL"),
+        (["login", "app.py"], "login is for a URL"),
+        (["login", "127.0.0.1:8000/mcp"], "as a URL it is http://127.0.0.1:8000/mcp"),
+        (["login", "http://"], "host"),
+        (["login", "http://127.0.0.1:9/mcp", "--client-secret", "s3cret"], "--client-secret goes with --client-id"),
+        (["login", "http://127.0.0.1:9/mcp", "--client-metadata", "http://x/y"], "--client-metadata"),
+        (["login", "http://127.0.0.1:9/mcp", "--issuer", "x"], "--issuer"),
+        (["login", "http://127.0.0.1:9/mcp", "--port", "70000"], "70000"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", "{"], "no JSON"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", "[]"], "not array"),
         (["call", "http://127.0.0.1:9/mcp", "t", "--json-args", '{"a": NaN}'], "NaN"),
@@ -108,7 +154,7 @@ SCHEMA = {
 @pytest.mark.parametrize("key", ["text", "maybe", "color", "fixed", "name"])
 def test_a_string_stays_as_it_is(key: str, text: str) -> None:
     """A24."""
-    assert cli._parse_pairs([f"{key}={text}"], SCHEMA) == {key: text}
+    assert cli_arguments.parse_pairs([f"{key}={text}"], SCHEMA) == {key: text}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +181,7 @@ def test_a_string_stays_as_it_is(key: str, text: str) -> None:
     ],
 )
 def test_anything_else_is_json_by_the_schema(pair: str, value: Any) -> None:
-    assert list(cli._parse_pairs([pair], SCHEMA).values()) == [value]
+    assert list(cli_arguments.parse_pairs([pair], SCHEMA).values()) == [value]
 
 
 @pytest.mark.parametrize(
@@ -154,13 +200,13 @@ def test_anything_else_is_json_by_the_schema(pair: str, value: Any) -> None:
     ],
 )
 def test_a_value_that_can_t_be_meant_is_refused(pairs: list[str], expected: str) -> None:
-    with pytest.raises(cli.Refusal) as caught:
-        cli._parse_pairs(pairs, SCHEMA)
+    with pytest.raises(cli_arguments.Refusal) as caught:
+        cli_arguments.parse_pairs(pairs, SCHEMA)
     assert expected in str(caught.value)
 
 
 def test_a_schema_without_properties_takes_anything() -> None:
-    assert cli._parse_pairs(["a=1", "b=x"], {"type": "object"}) == {"a": 1, "b": "x"}
+    assert cli_arguments.parse_pairs(["a=1", "b=x"], {"type": "object"}) == {"a": 1, "b": "x"}
 
 
 @pytest.mark.parametrize(
@@ -173,12 +219,12 @@ def test_a_schema_without_properties_takes_anything() -> None:
     ],
 )
 def test_a_misspelt_tool_gets_a_hint(known: list[str], expected: str) -> None:
-    assert cli._suggest("forcast", known).endswith(expected)
+    assert cli_arguments.suggest("forcast", known).endswith(expected)
 
 
 def test_every_block_of_content_has_a_form_in_text() -> None:
     shown = [
-        cli._show(block)
+        cli_output.show_block(block)
         for block in (
             types.text("a\nb"),
             types.image(b"12345", "image/png"),
@@ -198,8 +244,8 @@ def test_every_block_of_content_has_a_form_in_text() -> None:
 
 def test_a_terminal_gets_no_control_characters_of_a_server_s() -> None:
     text = "a\x1b]0;title\x07\x9b31m\r\nb\tc\rd"
-    assert cli._printable(text, terminal=False) == text
-    assert cli._printable(text, terminal=True) == "a\ufffd]0;title\ufffd\ufffd31m\r\nb\tc\ufffdd"
+    assert cli_output.printable(text, terminal=False) == text
+    assert cli_output.printable(text, terminal=True) == "a\ufffd]0;title\ufffd\ufffd31m\r\nb\tc\ufffdd"
 
 
 @pytest.mark.parametrize(
@@ -226,4 +272,86 @@ def test_a_terminal_gets_no_control_characters_of_a_server_s() -> None:
     ],
 )
 def test_arguments_are_shown_in_short(item: Any, expected: str) -> None:
-    assert cli._arguments(item) == expected
+    assert cli_output._arguments(item) == expected
+
+
+def test_a_name_of_a_server_s_can_t_pass_for_two_lines() -> None:
+    assert cli_output.one_line("a\tb\nc\rd\x1b\x9b\x7f\u2028e \u00e9") == "a\ufffdb\ufffdc\ufffdd" + 4 * "\ufffd" + "e \u00e9"
+
+
+def test_json_has_no_control_characters_and_stays_the_same() -> None:
+    value = {"a\x9b": ["\x00\x1b[31m\x7f\x85\u2028\\u009b", "\u00e9 \u20ac"]}
+    text = cli_output.to_json(value)
+    assert not [letter for letter in text if not letter.isprintable()]
+    assert json.loads(text) == value
+    assert "\u00e9 \u20ac" in text
+
+
+def test_what_a_resource_holds_as_bytes_and_for_people() -> None:
+    text, empty = types.ResourceContents(uri="a://b", text="\u00e9"), types.ResourceContents(uri="a://b", text="")
+    blob = types.ResourceContents(uri="a://b", blob=b64encode(b"\0\xff").decode(), mime_type="image/png")
+    assert [cli_output.content_bytes(each) for each in (text, empty, blob)] == ["\u00e9".encode(), b"", b"\0\xff"]
+    assert [cli_output.show_content(each) for each in (text, empty)] == ["\u00e9", ""]
+    assert cli_output.show_content(blob) == "[a://b: image/png, 2 bytes; --output writes them into a file]"
+    assert cli_output.content_bytes(types.ResourceContents(uri="a://b")) == b""
+
+
+@pytest.mark.parametrize("blob", ["A", "AP8", "A?==", "\u00e9", "AP8=\n"])
+def test_a_blob_that_is_no_base64_is_a_sentence(blob: str) -> None:
+    with pytest.raises(click.ClickException, match="of a://b\ufffd is no base64"):
+        cli_output.content_bytes(types.ResourceContents(uri="a://b\n", blob=blob))
+
+
+def test_an_embedded_text_may_be_empty() -> None:
+    assert cli_output.show_block(types.embed("a://c", "")) == ""
+
+
+def test_warnings_are_told_like_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    for level in (logging.INFO, logging.WARNING):
+        cli_output.Warnings().handle(logging.LogRecord("x", level, "", 1, "%s is gone", ("a",), None))
+    assert capsys.readouterr().err == "a is gone\nWarning: a is gone\n"
+
+
+def test_the_folder_of_tokens_is_in_the_user_s_configuration(tmp_path: Path) -> None:
+    assert cli._tokens_folder() == tmp_path / "config" / "callboard" / "tokens"
+
+
+async def test_a_login_is_known_by_its_url_alone(tmp_path: Path) -> None:
+    """AC-12."""
+    identity = cli_login.Identity(client_id="x", issuer="https://as.example")
+    await cli_login.remember(tmp_path, "https://Board.example:443/mcp", identity)
+    assert await cli_login.kept_login(tmp_path, "https://board.example/mcp/") is not None
+    for other in (
+        "https://board.example/other",
+        "https://board.example",
+        "http://board.example/mcp",
+        "https://board.example:8443/mcp",
+        "https://",
+    ):
+        assert await cli_login.kept_login(tmp_path, other) is None
+
+
+async def test_a_secret_is_taken_from_the_environment_and_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AC-16."""
+    monkeypatch.setenv(cli_login.SECRET, "s3cret")
+    identity = cli_login.Identity(client_id="x")
+    made = cli_login.make_login(tmp_path, identity, client_secret="s3cret", scopes=(), port=0, no_browser=True)
+    await cli_login.remember(tmp_path, "https://board.example/mcp", identity)
+    kept = await cli_login.kept_login(tmp_path, "https://board.example/mcp")
+    assert "s3cret" not in f"{made!r} {kept!r}"
+    assert kept is not None
+    assert kept._identity.client_secret == "s3cret"
+    assert "s3cret" not in str(await FileStorage(tmp_path).load("callboard login https://board.example/mcp"))
+
+
+async def test_what_is_kept_in_another_form_is_no_login(tmp_path: Path) -> None:
+    await FileStorage(tmp_path).save("callboard login https://board.example/mcp", {"client_id": 5})
+    assert await cli_login.kept_login(tmp_path, "https://board.example/mcp") is None
+
+
+async def test_a_folder_that_can_t_be_used_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(click.ClickException, match="tokens can't be kept in"):
+        await cli_login.remember(tmp_path / "file", "https://board.example/mcp", cli_login.Identity())
+    with pytest.raises(click.ClickException, match="tokens can't be kept in"):
+        await cli_login.kept_login(tmp_path / "file", "https://board.example/mcp")

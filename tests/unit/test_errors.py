@@ -11,7 +11,7 @@ STANDARD = {-32700, -32600, -32601, -32602, -32603}
 SPECIFIED = {Reason.HEADER_MISMATCH: (-32020, 400), Reason.MISSING_CAPABILITY: (-32021, 400), Reason.VERSION: (-32022, 400)}
 
 # What the protocol has no code for: ours lie outside what it reserves, and say the same as the status.
-OWN = {Reason.SCOPE: 403, Reason.RATE: 429}
+OWN = {Reason.SCOPE: 403, Reason.RATE: 429, Reason.UNAUTHORIZED: 401, Reason.BAD_CREDENTIAL: 400, Reason.AUTH_UNAVAILABLE: 503}
 
 
 def test_every_reason_has_its_rule() -> None:

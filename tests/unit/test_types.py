@@ -21,8 +21,8 @@ def plain(value: Any) -> Any:
 
 def test_all_is_complete_and_exact() -> None:
     shared = {name for name, value in vars(types).items() if value is getattr(wire, name, types) and not name.startswith("__")}
-    imported = shared - {"Any", "ContentBlock", "Literal", "TypeAlias"}
-    assert imported | {"Answer", "Content", "assistant", "audio", "embed", "image", "link", "text", "user"} == set(types.__all__)
+    imported = shared - {"Annotated", "Any", "Meta", "ContentBlock", "Literal", "TypeAlias"}
+    assert imported | {"Answer", "Content", "Secret", "assistant", "audio", "embed", "image", "link", "text", "user"} == set(types.__all__)
 
 
 def test_only_what_is_given_is_sent() -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from callboard.client.connection import Incoming
 from callboard.client.errors import InvalidAnswer, Origin, ServerError
-from callboard.wire import versions
 
-__all__ = ["Kind", "read", "refusal", "result"]
+__all__ = ["Kind", "read", "read_complete", "refusal", "without_nulls"]
 
 # Keys that hold JSON of people's own, which may hold nulls; of these, the ones that may be null altogether.
 _FREE = frozenset({"structuredContent", "data", "_meta", "inputSchema", "outputSchema", "requestedSchema"})
@@ -40,23 +38,10 @@ class Kind(msgspec.Struct):
     request_state: str | None = msgspec.field(name="requestState", default=None)
 
 
-def result(incoming: Incoming, origin: Origin) -> msgspec.Raw:
-    """The result of a response.
-
-    Raises:
-        ServerError: It is an error.
-    """
-    response = incoming.response
-    if response.error is not None:
-        raise refusal(response.error, origin, incoming.status)
-    assert response.result is not None
-    return response.result
-
-
-def refusal(raw: msgspec.Raw, origin: Origin, status: int | None = None) -> ServerError:
-    """Make an exception of a JSON-RPC error, which came with that HTTP status."""
+def refusal(raw: msgspec.Raw, origin: Origin, status: int | None = None, challenges: tuple[str, ...] = ()) -> ServerError:
+    """Make an exception of a JSON-RPC error, which came with that HTTP status and these `WWW-Authenticate` headers."""
     error: _Error = read(_Error, raw, origin)
-    return ServerError(error.code, error.message, error.data, status, origin)
+    return ServerError(error.code, error.message, error.data, status, origin, challenges=challenges)
 
 
 def read(kind: Any, raw: msgspec.Raw, origin: Origin) -> Any:
@@ -69,8 +54,20 @@ def read(kind: Any, raw: msgspec.Raw, origin: Origin) -> Any:
         return _decoder(kind)(raw)
     except msgspec.DecodeError as error:
         with suppress(msgspec.DecodeError):  # servers that write null for what is absent can be understood
-            return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), kind)
-        raise InvalidAnswer(f"the answer does not fit protocol {versions.LATEST}: {error}", origin) from error
+            return msgspec.convert(without_nulls(msgspec.json.decode(raw)), kind)
+        raise InvalidAnswer(f"the answer does not fit the protocol: {error}", origin) from error
+
+
+def read_complete(kind: Any, raw: msgspec.Raw, origin: Origin) -> Any:
+    """Read a result that must be complete.
+
+    Raises:
+        InvalidAnswer: It is of another type (JR-15), or does not fit.
+    """
+    found: Kind = read(Kind, raw, origin)
+    if found.result_type != "complete":
+        raise InvalidAnswer(f"the result is of the unknown type {found.result_type!r}", origin)
+    return read(kind, raw, origin)
 
 
 @cache
@@ -78,10 +75,10 @@ def _decoder(kind: Any) -> Callable[[Any], Any]:
     return msgspec.json.Decoder(kind).decode
 
 
-def _without_nulls(value: Any) -> Any:
-    """A copy without the nulls that the protocol has no place for."""
+def without_nulls(value: Any) -> Any:
+    """A copy of JSON without the nulls that the protocol has no place for: many servers write them for what is absent."""
     if isinstance(value, list):
-        return [_without_nulls(each) for each in value]
+        return [without_nulls(each) for each in value]
     if not isinstance(value, dict):
         return value
-    return {key: each if key in _FREE else _without_nulls(each) for key, each in value.items() if each is not None or key in _NULLABLE}
+    return {key: each if key in _FREE else without_nulls(each) for key, each in value.items() if each is not None or key in _NULLABLE}

@@ -7,6 +7,8 @@
           │    └── ProcessExited the server was a child process, and it ended
           ├── RequestTimeout     no answer in time; the request was cancelled
           ├── HttpError          an HTTP answer that is no JSON-RPC message
+          ├── AuthorizationFailed  credentials can't be had
+          ├── RequestCancelled   `Client.cancel` ended the request
           ├── ServerError        the server answered with a JSON-RPC error
           ├── InvalidAnswer      the server broke the protocol
           └── InputRequired      the server asks for input that no callback of the client gives
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 from callboard.errors import CallboardError
 
 __all__ = [
+    "AuthorizationFailed",
     "ClientError",
     "ConnectionFailed",
     "HttpError",
@@ -30,6 +33,7 @@ __all__ = [
     "InvalidRequest",
     "Origin",
     "ProcessExited",
+    "RequestCancelled",
     "RequestTimeout",
     "ServerError",
 ]
@@ -84,7 +88,15 @@ class InvalidRequest(ClientError, ValueError):  # noqa: N818
 
 
 class ConnectionFailed(ClientError):  # noqa: N818 - a state of the world, not a class of mistakes
-    """The server can't be reached, or went away before it answered. Whether it has done the work is unknown then."""
+    """The server can't be reached, or went away before it answered.
+
+    Attributes:
+        sent: Whether the request may have reached the server: then it is unknown whether the work was done. When False, it may be sent again.
+    """
+
+    def __init__(self, text: str, origin: Origin, *, sent: bool = True) -> None:
+        super().__init__(text, origin)
+        self.sent = sent
 
 
 class ProcessExited(ConnectionFailed):
@@ -126,11 +138,14 @@ class RequestTimeout(ClientError, TimeoutError):  # noqa: N818
         seconds: The limit that was reached.
     """
 
-    def __init__(self, seconds: float, origin: Origin, *, stderr: str | None = None) -> None:
+    def __init__(self, seconds: float, origin: Origin, *, stderr: str | None = None, total: bool = False) -> None:
         advice = "raise the timeout if the work takes longer"
         if stderr is not None:  # the first request of all to a child process
             advice = f"does the command serve MCP on stdin and stdout?{_quoted(stderr)}"
-        super().__init__(f"no answer within {seconds:g} s, so the request was cancelled; {advice}", origin)
+        said = f"no answer within {seconds:g} s in all" if total else f"no answer within {seconds:g} s"
+        super().__init__(
+            f"{said}, so the request was cancelled; {'raise total_timeout if it may go on for longer' if total else advice}", origin
+        )
         self.seconds = seconds
 
 
@@ -140,12 +155,33 @@ class HttpError(ClientError):
     Attributes:
         status: HTTP status.
         snippet: Start of the body, white space collapsed; empty when there was none.
+        retry_after: Seconds that the server asks to wait before another try; None when it did not say.
+        challenges: Its `WWW-Authenticate` headers, as they came: what credentials the server wants, or has against those it got.
     """
 
-    def __init__(self, status: int, snippet: str, origin: Origin, *, hint: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        snippet: str,
+        origin: Origin,
+        *,
+        hint: str = "",
+        retry_after: float | None = None,
+        challenges: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(f"HTTP {status}{hint}{f': {snippet}' if snippet else ''}", origin)
         self.status = status
         self.snippet = snippet
+        self.retry_after = retry_after
+        self.challenges = challenges
+
+
+class AuthorizationFailed(ClientError):  # noqa: N818
+    """The credentials that the server wants can't be had: the text says which step failed, and what to do. It never holds a secret."""
+
+
+class RequestCancelled(ClientError):  # noqa: N818
+    """`Client.cancel` ended the request; the server was told."""
 
 
 class ServerError(ClientError):
@@ -156,14 +192,16 @@ class ServerError(ClientError):
         message: The server's own sentence.
         data: The error's `data`, plain JSON; None when absent.
         status: HTTP status it came with; None without HTTP.
+        challenges: Its `WWW-Authenticate` headers, as they came; empty without HTTP.
     """
 
-    def __init__(self, code: int, message: str, data: Any, status: int | None, origin: Origin) -> None:
+    def __init__(self, code: int, message: str, data: Any, status: int | None, origin: Origin, *, challenges: tuple[str, ...] = ()) -> None:
         super().__init__(f"{message} (error {code}{'' if status is None else f', HTTP {status}'})", origin)
         self.code = code
         self.message = message
         self.data = data
         self.status = status
+        self.challenges = challenges
 
 
 class InvalidAnswer(ClientError):  # noqa: N818

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from callboard.client.answer import without_nulls
 from callboard.client.errors import InputRequired, InvalidAnswer, InvalidRequest, Origin
 from callboard.errors import RegistrationError
 from callboard.server.faults import ArgumentFaults
 from callboard.server.raw_schema import RawArguments
 from callboard.wire import v2026_07_28 as v
 
-__all__ = ["MAX_ROUNDS", "Inputs", "OnElicit", "OnRoots", "OnSample"]
+__all__ = ["MAX_ROUNDS", "Inputs", "OnElicit", "OnRoots", "OnSample", "who_asks"]
 
 T = TypeVar("T")
 MAX_ROUNDS = 32
@@ -30,11 +32,24 @@ OnElicit: TypeAlias = Callable[[v.ElicitRequestFormParams | v.ElicitRequestURLPa
     - a `types.ElicitResult` for everything else: `action="cancel"`, or `action="accept"` for a URL that was opened.
 """
 OnSample: TypeAlias = Callable[[v.CreateMessageRequestParams], v.CreateMessageResult | Awaitable[v.CreateMessageResult]]
-"""Lets a model write a message. May be async; raise to refuse."""
+"""Lets a model write a message. May be async; raise to refuse. Deprecated by SEP-2577, at the earliest removed after 2027-07-28."""
 OnRoots: TypeAlias = Callable[[], Iterable[v.Root] | Awaitable[Iterable[v.Root]]]
-"""Gives the folders and files, as `file://` URIs, that the server should work with. May be async; raise to refuse."""
+"""Gives the folders and files, as `file://` URIs, that the server should work with. May be async; raise to refuse.
+
+Deprecated by SEP-2577, at the earliest removed after 2027-07-28.
+"""
 
 _Build: TypeAlias = Callable[[Any], Any]
+_asking: ContextVar[Origin] = ContextVar("the request that asks")
+
+
+def who_asks() -> Origin:
+    """Inside a callback: whose question it is (EL-14). `target` is the server; the rest names the call in which it asks, where that is known.
+
+    Raises:
+        LookupError: Nobody asks.
+    """
+    return _asking.get()
 
 
 class _Ask(msgspec.Struct):
@@ -129,14 +144,18 @@ class Inputs:
         """Read a request; gives what runs its callback."""
         row = _ROWS[ask.method]
         try:
-            argument, build = row.open(ask.params)
+            try:
+                argument, build = row.open(ask.params)
+            except (msgspec.ValidationError, RegistrationError):
+                argument, build = row.open(_without_nulls(ask.params))
         except (msgspec.ValidationError, RegistrationError) as error:
             raise InvalidAnswer(f"the server's {ask.method} {key!r} can't be answered: {error}", origin) from error
 
         async def run() -> Any:
+            _asking.set(origin)
             value = self._callbacks[ask.method](argument)
             if inspect.isawaitable(value):
-                value = await value
+                value = await _whole(value, row.option, origin)
             try:
                 return build(value)
             except (TypeError, ValueError) as error:
@@ -145,11 +164,28 @@ class Inputs:
         return run
 
 
+async def _whole(value: Awaitable[Any], option: str, origin: Origin) -> Any:
+    """What a callback gives; one that was cancelled from within must not look like a call that was."""
+    try:
+        return await value
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise InvalidRequest(f"{option} gave nothing: it was cancelled", origin) from error
+
+
 def _convert(value: Any, kind: type[T], key: str, origin: Origin) -> T:
     try:
-        return msgspec.convert(value, kind)
+        given = {name: each for name, each in value.items() if each is not None} if isinstance(value, dict) else value
+        return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise InvalidAnswer(f"the server asks for {key!r} against the protocol: {error}", origin) from error
+
+
+def _without_nulls(params: dict[str, Any]) -> dict[str, Any]:
+    form = params.get("requestedSchema")
+    return {**without_nulls(params), "requestedSchema": without_nulls(form)} if isinstance(form, dict) else without_nulls(params)
 
 
 def _checked(kind: type[T], value: Any) -> T:

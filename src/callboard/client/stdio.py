@@ -12,8 +12,9 @@ import os
 import shlex
 import signal
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -28,8 +29,72 @@ STDERR_TAIL = 8 * 1024
 GRACE = 2.0
 DRAIN = 0.2
 LAST_WORDS = 0.5
-# Lines that may wait to be received; past it the child has to wait, too.
-MAX_LINES = 10_000
+# Lines that are passed on before others get their turn.
+BURST = 100
+# Bytes read at once: what a pipe holds. For more, malloc asks the kernel each time, which costs more than all else about reading.
+CHUNK = 64 * 1024
+
+
+class _Outlet:
+    """A child's stdout, read in place of its transport: asyncio's takes two turns of the loop and 256 KiB of memory for each piece.
+
+    Args:
+        transport: The transport, which keeps the pipe and tells of its end.
+        take: Gets what is read.
+
+    Raises:
+        LookupError: The pipe is the event loop's own affair (uvloop).
+        NotImplementedError: The event loop can't watch pipes (Windows).
+    """
+
+    def __init__(self, transport: asyncio.ReadTransport, take: Callable[[bytes], None]) -> None:
+        pipe = transport.get_extra_info("pipe")
+        if pipe is None or transport.is_closing():
+            raise LookupError
+        self._transport = transport
+        self._take = take
+        self._fd: int = pipe.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._reading = False
+        transport.pause_reading()
+        try:
+            self.resume_reading()
+        except NotImplementedError:
+            transport.resume_reading()
+            raise
+
+    def is_reading(self) -> bool:
+        """Whether more is wanted. Once the transport is closed, the descriptor may be another file's."""
+        return self._reading and not self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        """Let the child wait."""
+        if self.is_reading():
+            self._loop.remove_reader(self._fd)
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        """Read on."""
+        if not self._reading and not self._transport.is_closing():
+            self._loop.add_reader(self._fd, self._read)
+            self._reading = True
+
+    def close(self) -> None:
+        """Stop for good; what is in the pipe is lost."""
+        self.pause_reading()
+        self._transport.close()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._take(data)
+        else:
+            self.close()
 
 
 class ChildStream(asyncio.SubprocessProtocol):
@@ -42,6 +107,9 @@ class ChildStream(asyncio.SubprocessProtocol):
         cwd: Folder it runs in; None for this process's own.
         grace: Seconds to wait on each rung of the shutdown ladder.
     """
+
+    _on_line: Callable[[bytes], None]
+    _on_end: Callable[[], None]
 
     def __init__(
         self,
@@ -58,25 +126,27 @@ class ChildStream(asyncio.SubprocessProtocol):
         self._max_message = max_message
         self._grace = grace
         self._transport: asyncio.SubprocessTransport | None = None
+        self._outlet: _Outlet | None = None
         self._lines: deque[bytes] = deque()
         self._partial: list[bytes] = []
         self._partial_size = 0
         self._stderr = bytearray()
         self._open_pipes = {STDOUT, STDERR}
         self._overlong = False
-        self._paused = False
+        self._busy = False
         self._ending = False
-        self._arrival = asyncio.Event()
+        self._ended = False
         self._writable = asyncio.Event()
         self._exited = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._guard: asyncio.Task[None] | None = None
 
-    async def open(self, origin: Origin) -> None:
-        """Start the child.
+    async def open(self, origin: Origin, take: Callable[[bytes], None], end: Callable[[], None]) -> None:
+        """Start the child; blank lines of it are passed over.
 
         Raises:
             ConnectionFailed: There is no such program, or it may not be run.
         """
+        self._on_line, self._on_end = take, end
         loop = asyncio.get_running_loop()
         self._writable.set()
         env = None if self._env is None else {**os.environ, **self._env}
@@ -85,29 +155,20 @@ class ChildStream(asyncio.SubprocessProtocol):
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ConnectionFailed(f"can't start {shlex.join(self._command)}: {reason}; check the command and PATH", origin) from error
+        self._guard = loop.create_task(self._guard_child(), name=f"callboard client guard of {origin.target}")
+        assert self._transport is not None
+        stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
+        with suppress(LookupError, NotImplementedError):
+            self._outlet = _Outlet(stdout, partial(self.pipe_data_received, STDOUT))
 
     async def send(self, line: bytes) -> None:
         """Write one line; waits while the child is slow to read."""
         stdin = self._stdin()
-        if stdin is None or stdin.is_closing() or self._ended.is_set():
+        if stdin is None or stdin.is_closing() or self._ended:
             raise EOFError
         stdin.write(line + b"\n")
-        await self._writable.wait()
-
-    async def receive(self) -> bytes:
-        """Read one line; blank ones are passed over."""
-        while not self._lines:
-            if self._ended.is_set():
-                raise EOFError
-            self._arrival.clear()
-            await self._arrival.wait()
-        line = self._lines.popleft()
-        if self._paused and not self._lines:
-            self._paused = False
-            self._stdout().resume_reading()
-            if self._ending:
-                asyncio.get_running_loop().call_later(DRAIN, self._end_when_dry)
-        return line
+        if not self._writable.is_set():
+            await self._writable.wait()
 
     @property
     def last_words(self) -> str:
@@ -118,7 +179,9 @@ class ChildStream(asyncio.SubprocessProtocol):
         """Say how the child ended, with its last words."""
         if self._overlong:
             return InvalidAnswer(f"the server sent a line of more than {self._max_message} bytes; raise max_message=", origin)
-        returncode = self._transport.get_returncode() if self._transport is not None else None
+        if self._transport is None:
+            return ConnectionFailed("the server process could not be started", origin, sent=False)
+        returncode = self._transport.get_returncode()
         if returncode is None:
             return ConnectionFailed("the server process closed its pipes, though it still runs", origin)
         return ProcessExited(returncode, self._stderr.decode(errors="replace"), origin)
@@ -143,13 +206,29 @@ class ChildStream(asyncio.SubprocessProtocol):
             self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
             self._end()
             transport.close()
+            if self._guard is not None:
+                self._guard.cancel()
+
+    async def _guard_child(self) -> None:
+        """End the child if the loop ends and nobody has closed us: `asyncio.run` cancels what is left, and this with it."""
+        try:
+            await self._exited.wait()
+        except asyncio.CancelledError:
+            self._signal(getattr(signal, "SIGKILL", signal.SIGTERM))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._exited.wait(), LAST_WORDS)  # reaped, while there is a loop to hear of it
+            if self._transport is not None:
+                self._transport.close()
+            raise
 
     def _stdin(self) -> asyncio.WriteTransport | None:
         if self._transport is None:
             return None
         return cast("asyncio.WriteTransport | None", self._transport.get_pipe_transport(STDIN))
 
-    def _stdout(self) -> asyncio.ReadTransport:
+    def _stdout(self) -> asyncio.ReadTransport | _Outlet:
+        if self._outlet is not None:
+            return self._outlet
         assert self._transport is not None
         return cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
 
@@ -162,12 +241,13 @@ class ChildStream(asyncio.SubprocessProtocol):
                 self._transport.send_signal(number)
 
     def _end(self) -> None:
-        self._ended.set()
-        self._arrival.set()
-        self._writable.set()
+        if not self._ended:
+            self._ended = True
+            self._writable.set()
+            self._on_end()
 
     def _end_when_dry(self) -> None:
-        if self._paused:
+        if self._busy:
             self._ending = True  # not yet: there may be more in the pipe
         else:
             self._end()
@@ -184,14 +264,13 @@ class ChildStream(asyncio.SubprocessProtocol):
             return
         *complete, rest = data.split(b"\n")
         for piece in complete:
-            line = b"".join((*self._partial, piece))
-            self._partial.clear()
-            self._partial_size = 0
+            line = piece
+            if self._partial:
+                line = b"".join((*self._partial, piece))
+                self._partial.clear()
+                self._partial_size = 0
             if line.strip():
                 self._lines.append(line)
-        if len(self._lines) > MAX_LINES and not self._paused:
-            self._paused = True
-            self._stdout().pause_reading()
         if rest:
             self._partial.append(rest)
             self._partial_size += len(rest)
@@ -199,8 +278,27 @@ class ChildStream(asyncio.SubprocessProtocol):
             self._overlong = True
             self._partial.clear()
             self._stdout().close()
-            self._end()
-        self._arrival.set()
+        if not self._busy:
+            self._pass_on()
+        if self._overlong:
+            self._end_when_dry()
+
+    def _pass_on(self) -> None:
+        """Pass lines on; when there are many, others get their turn in between, and the child has to wait."""
+        for _ in range(min(BURST, len(self._lines))):
+            line = self._lines.popleft()
+            if not self._ended:
+                self._on_line(line)
+        if self._lines:
+            if not self._busy:
+                self._busy = True
+                self._stdout().pause_reading()
+            asyncio.get_running_loop().call_soon(self._pass_on)
+        elif self._busy:
+            self._busy = False
+            self._stdout().resume_reading()
+            if self._ending:
+                asyncio.get_running_loop().call_later(DRAIN, self._end_when_dry)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """The child closed a pipe."""
@@ -209,7 +307,7 @@ class ChildStream(asyncio.SubprocessProtocol):
         if fd != STDERR and not self._exited.is_set():
             asyncio.get_running_loop().call_later(LAST_WORDS, self._end_when_dry)
         elif not self._open_pipes and self._exited.is_set():
-            self._end()
+            self._end_when_dry()
 
     def process_exited(self) -> None:
         """The child is gone, and reaped."""
@@ -217,7 +315,7 @@ class ChildStream(asyncio.SubprocessProtocol):
         if self._open_pipes:
             asyncio.get_running_loop().call_later(DRAIN, self._end_when_dry)
         else:
-            self._end()
+            self._end_when_dry()
 
     def pause_writing(self) -> None:
         """The child reads more slowly than we write."""
@@ -225,5 +323,4 @@ class ChildStream(asyncio.SubprocessProtocol):
 
     def resume_writing(self) -> None:
         """The child has caught up."""
-        if not self._ended.is_set():
-            self._writable.set()
+        self._writable.set()

@@ -59,6 +59,10 @@ class Request(msgspec.Struct):
     envelope: Envelope
     headers: Headers | None = None
 
+    def __repr__(self) -> str:
+        """Without what may be secret: its headers, arguments and `requestState` (AR-10)."""
+        return f"<Request {self.id!r:.80} {self.method!r:.80} of {self.envelope.version}>"
+
 
 class Era(Protocol):
     """One way of speaking MCP."""

@@ -10,8 +10,8 @@ Rules:
     1. The head is chosen once: by the first emission (200, event stream) or by `finish` (the outcome's status, JSON).
     2. Where the client can't stream (`streams` is False) emissions are dropped and the answer is buffered.
     3. After `finish` or `cancel` nothing is accepted (PR-04); after `cancel` nothing leaves either (HM-15).
-    4. What waits is bounded. Past `SOFT_CAP` bytes a note replaces the waiting one of the same key (progress, list_changed), a
-       droppable one (a log) is dropped and counted. The result is always accepted. Past `HARD_CAP` the exchange overflows: it
+    4. What waits is bounded. Past a sixteenth of its `cap` (`SOFT_CAP` bytes) a note replaces the waiting one of the same key (progress, list_changed), a
+       droppable one (a log) is dropped and counted. The result is always accepted. Past `cap` (`HARD_CAP`) the exchange overflows: it
        cancels itself, so that a reader who never reads costs bounded memory.
 """
 
@@ -66,9 +66,13 @@ class Exchange:
             not call it.
         streams: Whether the client takes a stream (rule 2).
         streams_only: Whether it takes nothing else: then a good answer is a stream too.
+        cap: Bytes that may wait (rule 4).
 
     Attributes:
+        cap: As given.
+        held: A note that is said before the answer, if at all.
         retry_after: Seconds after which a refused client should try again, where the answer's status has room for that.
+        challenge: What a client that lacks a scope is told to get; likewise.
     """
 
     __slots__ = (
@@ -79,7 +83,10 @@ class Exchange:
         "_size",
         "_status",
         "_waiting",
+        "cap",
+        "challenge",
         "dropped",
+        "held",
         "overflowed",
         "retry_after",
         "state",
@@ -88,14 +95,17 @@ class Exchange:
         "wake",
     )
 
-    def __init__(self, wake: Callable[[], None], *, streams: bool = True, streams_only: bool = False) -> None:
+    def __init__(self, wake: Callable[[], None], *, streams: bool = True, streams_only: bool = False, cap: int = HARD_CAP) -> None:
         self.state = _OPEN
         self.streams = streams
         self.streams_only = streams_only
         self.wake = wake
+        self.cap = cap
         self.dropped = 0
+        self.held: bytes | None = None
         self.overflowed = False
         self.retry_after = 1
+        self.challenge: bytes | None = None
         self._status = 0
         self._head = False
         self._ended = False
@@ -126,8 +136,8 @@ class Exchange:
 
     @property
     def congested(self) -> bool:
-        """Whether the reader is behind: past `SOFT_CAP`."""
-        return self._size > SOFT_CAP
+        """Whether the reader is behind (rule 4)."""
+        return self._size > self.cap >> 4
 
     def when_drained(self, call: Callable[[], None]) -> None:
         """Have `call` called once when the reader has caught up or the exchange is over."""
@@ -148,7 +158,7 @@ class Exchange:
         """
         if not self.streams or (self.state is not _STREAMING and self.state is not _OPEN):
             return False
-        if self._size > SOFT_CAP:
+        if self._size > self.cap >> 4:
             return self._emit_congested(note, key, droppable=droppable)
         self.state = _STREAMING
         self._push(note)
@@ -163,7 +173,7 @@ class Exchange:
             self._size += len(note) - len(self._waiting[index])
             self._waiting[index] = note
             return True
-        if self._size > HARD_CAP:
+        if self._size > self.cap:
             self.overflowed = True
             self.cancel()
             self.wake()
@@ -213,6 +223,9 @@ class Exchange:
         elif self.state is not _STREAMING:
             return
         self.state = _DONE
+        if self.held is not None and answer and self._status == 0:
+            self._waiting.append(self.held)
+            self._size += len(self.held)
         if answer:
             self._waiting.append(answer)
             self._size += len(answer)

@@ -25,10 +25,11 @@ import msgspec
 
 from callboard.errors import REASONS, Fail
 
-__all__ = ["Moment", "Result", "Status", "Task"]
+__all__ = ["OVER", "Moment", "Result", "Status", "Task"]
 
 Status: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
-_OVER = frozenset({"completed", "failed", "cancelled"})
+OVER = frozenset({"completed", "failed", "cancelled"})
+"""The statuses in which a task ends."""
 # Characters of a status message.
 MAX_MESSAGE = 1000
 
@@ -78,9 +79,10 @@ class Task:
         pending: Asks that wait, as input requests by key.
         result: What it came to, once it is completed.
         fail: Why it failed, once it did.
+        keys: Keys that it has asked by, each with the number of the last ask of that name (rule 3).
     """
 
-    __slots__ = ("_keys", "created", "fail", "id", "message", "pending", "poll", "result", "status", "ttl", "updated")
+    __slots__ = ("created", "fail", "id", "keys", "message", "pending", "poll", "result", "status", "ttl", "updated")
 
     def __init__(self, task_id: str, now: Moment, *, ttl: float, poll: float) -> None:
         self.id = task_id
@@ -92,12 +94,12 @@ class Task:
         self.pending: dict[str, dict[str, Any]] = {}
         self.result: Result | None = None
         self.fail: Fail | None = None
-        self._keys: dict[str, int] = {}
+        self.keys: dict[str, int] = {}
 
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return self.status in _OVER
+        return self.status in OVER
 
     @property
     def expires(self) -> float | None:
@@ -126,10 +128,10 @@ class Task:
         if self.over:
             return None
         unique = key
-        while unique in self._keys:
-            self._keys[key] += 1
-            unique = f"{key}#{self._keys[key]}"
-        self._keys[unique] = 1
+        while unique in self.keys:
+            self.keys[key] += 1
+            unique = f"{key}#{self.keys[key]}"
+        self.keys[unique] = 1
         self.pending[unique] = dict(request)
         self.status, self.updated = "input_required", now
         return unique

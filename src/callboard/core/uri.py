@@ -24,9 +24,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
-from urllib.parse import quote, unquote, unquote_to_bytes
+from urllib.parse import quote, unquote
 
-__all__ = ["UriTemplate", "UriTemplateError", "UriValue", "check_traversal"]
+__all__ = ["MAX_LENGTH", "UriTemplate", "UriTemplateError", "UriValue", "unescape"]
+
+MAX_LENGTH = 65_536
+"""Characters of the longest URI that a template is held against (SA33)."""
 
 UriValue: TypeAlias = str | list[str] | dict[str, str]
 """What a variable of a URI matches: text, a list (`*`), or a dict (`{?rest*}`)."""
@@ -35,12 +38,12 @@ Expandable: TypeAlias = str | int | float | Sequence[str | int | float | None] |
 """What a variable may be given: text, a number, a list, a dict; None, and an empty list or dict, are undefined."""
 
 _RESERVED = ":/?#[]@!$&'()*+,;="
-_ASCII = "".join(map(chr, range(128)))
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_ESCAPES = re.compile(rb"(?:%[0-9A-Fa-f]{2})+")
 _VARIABLE = r"(?:[A-Za-z0-9_]|%[0-9A-Fa-f]{2})"
 _read_variable = re.compile(rf"({_VARIABLE}+(?:\.{_VARIABLE}+)*)(?:(\*)|:([1-9][0-9]{{0,3}}))?").fullmatch
 _find_bad_literal = re.compile('[\\x00-\\x20\\x7f"<>\\\\^`|}\ud800-\udfff]|%(?![0-9A-Fa-f]{2})').search
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_is_drive = re.compile(r"[A-Za-z]:").match
 
 
 class UriTemplateError(ValueError):
@@ -148,7 +151,7 @@ class UriTemplate:
             uri: Any text. Raw non-ASCII characters count as if they were percent-encoded.
 
         Returns:
-            Value by name, without the variables that are absent; None when the URI does not match.
+            Value by name, without the variables that are absent; None when the URI does not match, or has more than `MAX_LENGTH` characters.
 
         Raises:
             ValueError: The template was made with `matching=False`.
@@ -157,8 +160,10 @@ class UriTemplate:
             raise ValueError(f"{self!r} was made with matching=False, so it can only be expanded")
         found = _Match()
         try:
+            if len(uri) > MAX_LENGTH:
+                return None
             if not uri.isascii():
-                uri = quote(uri, safe=_ASCII)
+                uri = _BEYOND_ASCII.sub(_escape, uri)
             if not uri.startswith(self._head) or _BAD_ESCAPE.search(uri):
                 return None
             for zone, text in zip(self._zones, _cut(self._zones, uri), strict=True):
@@ -167,35 +172,6 @@ class UriTemplate:
         except UnicodeError:
             return None
         return found.values if found.join_prefixes() else None
-
-
-def check_traversal(values: Mapping[str, UriValue]) -> str | None:
-    r"""Find a value that could lead out of the place a template points at (SA32).
-
-    Refused are: a `..` segment; a backslash; NUL; a leading `/` (so `//host` too); a leading drive letter (`C:`, `C:\`, `C:name`). A list
-    is checked by items and joined by slashes, a dict by keys and values. `a..b` is fine. The same goes for what a value would become if
-    somebody down the line decoded it once more: `match` decodes once and hands out `%2e%2e%2f` as text, but no name is spelled like that.
-
-    Args:
-        values: What `match` gave.
-
-    Returns:
-        Name of the first variable with an unsafe value; None when all are safe.
-    """
-    for name, value in values.items():
-        if isinstance(value, str):
-            texts: tuple[str, ...] = (value,)
-        elif isinstance(value, list):
-            texts = (*value, "/".join(value))
-        else:
-            texts = (*value, *value.values())
-        if any(_is_unsafe(text) or ("%" in text and _is_unsafe(unquote(text))) for text in texts):
-            return name
-    return None
-
-
-def _is_unsafe(text: str) -> bool:
-    return "\\" in text or "\0" in text or text.startswith("/") or _is_drive(text) is not None or ".." in text.split("/")
 
 
 # Parsing ----------------------------------------------------------------------------------------------------------------------------------
@@ -329,6 +305,7 @@ class _Step(NamedTuple):
         variables: Its variables.
         names: Variable by name in the URI; None when the operator writes no names.
         rest: `*` variable that takes unknown names; None to refuse them.
+        explodes: Whether one of its variables takes a name again and again.
         find_forbidden: Finds what the text may not hold; None for anything goes.
         least: Fewest characters.
         stops: What can follow it: the text ends at the first of them.
@@ -341,6 +318,7 @@ class _Step(NamedTuple):
     variables: tuple[_Variable, ...]
     names: dict[str, _Variable] | None
     rest: str | None
+    explodes: bool
     find_forbidden: _Finder | None
     least: int
     stops: tuple[str, ...]
@@ -449,6 +427,7 @@ def _compile_step(area: _Area, expression: _Expression, after: list[_Part], *, l
         variables=variables,
         names={unquote(variable.name): variable for variable in variables} if row.named else None,
         rest=exploded[0] if len(exploded) == 1 else None,
+        explodes=bool(exploded),
         find_forbidden=re.compile(f"[{forbidden}]").search if forbidden else None,
         least=1 if operator in {"", "+"} else 0,
         stops=stops,
@@ -546,10 +525,13 @@ class _Match:
         return used == len(texts)
 
     def _take_pairs(self, step: _Step, names: dict[str, _Variable], text: str) -> bool:
+        if step.rest is None and not step.explodes and text.count(step.separator) >= len(names):
+            return False  # a name is twice, or unknown: so many need not be read
+        decode = _decode if "%" in text else str
         collected: dict[str, UriValue] = {}
         for pair in text.split(step.separator) if text else ():
             raw_name, _, raw = pair.partition("=")
-            name, value = _decode(raw_name), _decode(raw)
+            name, value = decode(raw_name), decode(raw)
             variable = names.get(name)
             if variable is None:
                 others = collected.setdefault(step.rest, {}) if step.rest is not None and name else None
@@ -584,4 +566,17 @@ class _Match:
 
 
 def _decode(text: str) -> str:
-    return unquote_to_bytes(text).decode() if "%" in text else text
+    return unescape(text).decode() if "%" in text else text
+
+
+def unescape(text: str) -> bytes:
+    """The bytes that a text stands for: each escape is read once, and whole runs of them at once. What is no escape stays as it is."""
+    return _ESCAPES.sub(_read_escapes, text.encode())
+
+
+def _read_escapes(found: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(found[0].replace(b"%", b"").decode("ascii"))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"%{found[0].encode().hex('%').upper()}"

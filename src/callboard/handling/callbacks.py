@@ -116,7 +116,8 @@ class Callback:
         """Call it: a plain `def` on a thread, like every function of an author."""
         if self._is_async:
             return await self._function(*args)
-        value = await workers.run(partial(self._function, *args), {}, bounded=bounded)
+        principal = next((arg.principal for arg in args if isinstance(arg, Channel)), None)
+        value = await workers.run(partial(self._function, *args), {}, bounded=bounded, principal=principal)
         return await value if inspect.isawaitable(value) else value
 
 
@@ -170,7 +171,7 @@ class Callbacks:
         """What the handler makes of a request: the whole request where it has `handle_request`, else method by method."""
         whole = self.get("handle_request")
         if whole is not None:
-            returned = await whole(channel.mount.workers, _opened(request), channel, channel.state)
+            returned = await whole(channel.mount.workers, _opened(request, channel.mount.limits.max_arguments), channel, channel.state)
             if returned is None:
                 raise TypeError(f"{self.label}: handle_request returned None for {request.method}: return what it comes to.")
             return returned
@@ -216,7 +217,7 @@ class Callbacks:
         call = self.get("call_tool")
         if call is None:
             return Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server's tools can't be called.")
-        arguments = _read_arguments(params.arguments)
+        arguments = _read_arguments(params.arguments, channel.mount.limits.max_arguments)
         if isinstance(arguments, Fail):
             return arguments
         tool = await self._find("tools/list", params.name, channel)
@@ -255,21 +256,23 @@ class Callbacks:
         return await complete(channel.mount.workers, params.ref, params.argument, channel, channel.state)
 
 
-def _opened(request: Request) -> Request:
+def _opened(request: Request, most: int) -> Request:
     """A request whose tool arguments can be read; the original stays, for what is sealed is bound to its bytes."""
     params: Any = request.params
     if request.method != "tools/call":
         return request
-    arguments = _read_arguments(params.arguments)
+    arguments = _read_arguments(params.arguments, most)
     if isinstance(arguments, Fail):
         raise arguments
     return msgspec.structs.replace(request, params=msgspec.structs.replace(params, arguments=arguments))
 
 
-def _read_arguments(raw: Any) -> dict[str, Any] | Fail:
+def _read_arguments(raw: Any, most: int) -> dict[str, Any] | Fail:
     if raw is UNSET:
         return {}
     if isinstance(raw, msgspec.Raw):
+        if len(raw) > most:
+            return Fail(Reason.INVALID_PARAMS, f"params.arguments has {len(raw)} bytes, more than the {most} of one call (max_arguments).")
         raw = msgspec.json.decode(raw)
     return raw if isinstance(raw, dict) else Fail(Reason.INVALID_PARAMS, "params.arguments must be an object.")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from typing_extensions import deprecated
 
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
@@ -208,6 +209,7 @@ class Channel(Context):
         """Report progress; see `Context.progress`. What it gives is false when the channel is closed."""
         return _REFUSED if self.closed else Context.progress(self, progress, total, message)
 
+    @deprecated("Logging is deprecated by SEP-2577; removed at the earliest by the first revision of 2027-07-28 or later.", category=None)
     def log(self, level: str, data: Any, logger: str | None = None) -> Any:
         """Send a log message; see `Context.log`. What it gives is false when the channel is closed."""
         return _REFUSED if self.closed else Context.log(self, level, data, logger)

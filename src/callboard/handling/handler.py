@@ -52,7 +52,7 @@ class Handler(Generic[State]):
         capabilities: What to advertise, in place of what the callbacks imply. A handler of whole requests has to say.
         page_size: Items on a page of a list that a callback gives whole.
         middleware: Layers around every request, the first one outermost.
-        server_options: Every other option of `Server`, by name: `threads`, `mask_errors`, `cache`, `bus`, `keys`, ...
+        server_options: Every other option of `Server`, by name: `mask_errors`, `cache`, `bus`, `keys`, ...
 
     `version`, `title`, `description`, `instructions`, `icons` and `website` say what it is, as those of a Server do.
     """
@@ -169,7 +169,7 @@ class Handler(Generic[State]):
 
     @optional
     def set_log_level(self, level: str, ctx: Channel, state: State) -> Any:
-        """A 2025 client sets its log level; a `Fail` refuses."""
+        """A 2025 client sets its log level; a `Fail` refuses. Deprecated by SEP-2577, see `Context.log`."""
 
     @optional
     def subscribe(self, uri: str, ctx: Channel, state: State) -> Any:
@@ -289,7 +289,7 @@ async def handle_method(
     """
     known = session or HandlerSession()
     server = handler.server
-    workers = Workers(asyncio.get_running_loop(), max_threads=server.threads)
+    workers = Workers(asyncio.get_running_loop())
     try:
         if method == "initialize":
             return await _begin(server, dict(params or {}), known, workers)
@@ -327,7 +327,7 @@ async def _run(
         return Fail(Reason.INVALID_PARAMS, f"params: {error}"), known
     hello = known.hello
     request = Request(request_id, method, lifted, row, Envelope(hello.version or LATEST, hello.capabilities, hello.client_info))
-    mount = Mount(server, workers, values={}, versions=(LATEST,), options=hello.options, listen_limits=None)
+    mount = Mount(server, workers, values={}, versions=(LATEST,), options=hello.options, listens=False)
     channel = Channel(mount, request, Exchange(_nobody))
     if known.state is not UNSET:
         channel.give_state(server.kind.draft(server.kind.seal(known.state)))

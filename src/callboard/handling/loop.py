@@ -140,7 +140,7 @@ class HandlerServer(Server):
         hooks |= {name: _make_hook(self, callback) for name in _OWN.values() if (callback := callbacks.get(name))}
         super().__init__(**options, **hooks, capabilities=capabilities)
         self.state = self.kind = HandlerState(declared, callbacks.get("init"), callbacks.label)
-        self.registry = _Shelf(page_size=options.get("page_size", 50), changed=self.hub.publish)
+        self.registry = _Shelf(page_size=options.get("page_size", 50), changed=self.hub.changed)
         self.serving |= dict.fromkeys(METHODS.keys() - _OURS, _serve)
         if self._tasks is not None:  # no tool says that it may be a task: the handler's `Deferred` does
             self.tasks = TaskExtension(self._tasks)
@@ -269,7 +269,7 @@ class HandlerServer(Server):
         if isinstance(returned, MISPLACED):
             raise TypeError(f"{self.callbacks.label}: {type(returned).__name__} has no place there.")
         if isinstance(returned, Stop):
-            _log.info("%s of %s was stopped: %s", request.method, self.callbacks.label, returned.reason)
+            _log.info("%s of %s was stopped: %.200r", request.method, self.callbacks.label, returned.reason)
             channel.stop_reason = returned.reason
             return Fail(Reason.STOPPED)
         if isinstance(returned, Deferred) and not _takes_tasks(channel):  # TX-02
@@ -284,7 +284,7 @@ class HandlerServer(Server):
         if isinstance(returned, ToolError):
             return answer_in_band(returned) if request.method == "tools/call" else Fail(Reason.INTERNAL, str(returned.content))
         try:
-            value = make_result(request, returned, self.registry.page_size)
+            value = make_result(request, returned, self.registry.page_size, channel.principal)
         except TypeError as error:
             raise TypeError(f"{self.callbacks.label}: {error}") from error.__cause__
         return Reply(value, hint or read_hint(returned) or self.cache, wrap=channel.wraps, stop_reason=channel.stop_reason)

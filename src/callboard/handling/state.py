@@ -49,10 +49,11 @@ class HandlerState(StateKind):
         RegistrationError: Without `init` the declared type can't be made.
     """
 
-    __slots__ = ("_init",)
+    __slots__ = ("_init", "by_reference")
 
     def __init__(self, declared: Any, init: Callback | None, label: str) -> None:
         self._init = init
+        self.by_reference = (declared is not UNSET or init is not None) and not (declared is not UNSET and can_keep(declared))
         self.type = self.key = declared
         if declared is not UNSET and can_keep(declared):
             self._encode = msgspec.msgpack.Encoder().encode
@@ -94,7 +95,7 @@ def _read_state(value: Any) -> Any:
         TypeError: It is what only ends a request.
     """
     if isinstance(value, Stop):
-        _log.info("init stopped: %s", value.reason)
+        _log.info("init stopped: %.200r", value.reason)
         raise StoppedError(value.reason)
     if isinstance(value, Fail | ToolError):
         raise value

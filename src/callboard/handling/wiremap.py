@@ -19,7 +19,7 @@ from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
 from callboard.errors import NotFound
 from callboard.server.callee import CONTENT_BLOCKS
-from callboard.server.cursor import read_cursor, write_cursor
+from callboard.server.cursor import name_for, read_cursor, write_cursor
 from callboard.server.prompt import COMPLETION_CAP
 from callboard.server.shape import compile_result, encode_value
 from callboard.server.tool import check_tool_name
@@ -60,13 +60,14 @@ _ERAS = frozenset({"resultType", "ttlMs", "cacheScope"})
 _shape_value = compile_result(Any, label="what call_tool returned").shape
 
 
-def make_result(request: Request, value: Any, page_size: int) -> Fields:
+def make_result(request: Request, value: Any, page_size: int, principal: str | None = None) -> Fields:
     """The fields of a result, the caller's to change.
 
     Args:
         request: What it is the answer to.
         value: What the handler returned.
         page_size: Items on a page of a list that the handler gave whole.
+        principal: Whose list it is.
 
     Raises:
         TypeError: It can't be a result of this method; the text says what can.
@@ -82,7 +83,7 @@ def make_result(request: Request, value: Any, page_size: int) -> Fields:
         for key in _ERAS & value.keys():
             del value[key]
     if method in LISTS:
-        return _make_list(request, value, page_size)
+        return _make_list(request, value, page_size, principal)
     return _MAKERS[method](request, value)
 
 
@@ -115,7 +116,7 @@ def read_items(method: str, value: Any) -> list[Fields] | None:
     return [_item(method, kind, item, at) for at, item in enumerate(_listed(method, key, value))]
 
 
-def _make_list(request: Request, value: Any, page_size: int) -> Fields:
+def _make_list(request: Request, value: Any, page_size: int, principal: str | None) -> Fields:
     method = request.method
     key, kind = LISTS[method]
     if isinstance(value, Mapping):  # a page that the handler has cut itself
@@ -128,11 +129,12 @@ def _make_list(request: Request, value: Any, page_size: int) -> Fields:
         return page
     items = _listed(method, key, value)
     cursor = request.params.cursor
-    offset = read_cursor(method, None if cursor is UNSET else cursor)
+    name = name_for(method, principal)
+    offset = read_cursor(name, None if cursor is UNSET else cursor)
     end = offset + page_size
     page = {key: [_item(method, kind, item, at) for at, item in enumerate(items[offset:end], offset)]}
     if end < len(items):
-        page["nextCursor"] = write_cursor(method, end)
+        page["nextCursor"] = write_cursor(name, end)
     return page
 
 

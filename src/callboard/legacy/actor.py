@@ -9,7 +9,7 @@ import asyncio
 import logging
 from functools import partial
 from secrets import token_urlsafe
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from callboard.errors import AskError, Fail, NoAnswerError, Reason
 from callboard.legacy.asks import lift_answer, lower_ask
 from callboard.legacy.codec import Codec, Opening
 from callboard.legacy.home import Home
-from callboard.legacy.methods import OWN, lift_own, run_hook, serve_own
+from callboard.legacy.methods import OWN, lift_own, serve_own
 from callboard.legacy.session import Call, Phase, Session, Track
 from callboard.legacy.tasks import encode_status
 from callboard.server.state import Hello, Turn
@@ -82,6 +82,8 @@ class Work(Call):
 class Actor:
     """One session.
 
+    What is kept of it is kept here: `shared.py` has one whose store other workers use, too.
+
     Args:
         home: What all sessions share.
         session_id: Its id.
@@ -92,6 +94,10 @@ class Actor:
         owner: Who opened it, and alone may use it.
         channel: Where what the server says of its own accord goes, when it has a pipe; None over HTTP.
     """
+
+    machine_type: ClassVar[type[Session]] = Session
+    # Whether what a call leaves must be kept elsewhere before it is answered.
+    shares: ClassVar[bool] = False
 
     __slots__ = (
         "_peer",
@@ -125,7 +131,8 @@ class Actor:
         self.options = options
         self.owner = owner
         self.channel = channel
-        self.machine = Session(state, max_pending=home.rules.session_max_pending, keep=home.rules.session_buffer)
+        limits = home.mount.limits
+        self.machine = self.machine_type(state, max_pending=limits.session_max_pending, keep=limits.session_buffer, kept=home.kept)
         self.envelope = Envelope(codec.version, opening.capabilities, opening.client_info, "info")
         self.topics: set[str] | None = None
         self._rest()
@@ -169,11 +176,13 @@ class Actor:
         else:
             request = self.codec.lift(message, headers, self.envelope)
         if isinstance(request, Fail):
+            self.home.endpoint.note_refusal(message.method, request, headers=headers, principal=principal, modern=False)
             self._answer(exchange, message.id, request)
             return None
         turn = self.home.server.turn(request, streams=exchange.streams)
         work = Work(self, request, turn, exchange, principal, scope_state)
         if (reason := machine.submit(work)) is not None:
+            self.home.endpoint.note_refusal(message.method, Fail(reason), headers=headers, principal=principal, modern=False)
             self._answer(exchange, message.id, Fail(reason))
             return None
         if self.channel is None:  # a pipe's client has time limits of its own, and can cancel
@@ -224,7 +233,7 @@ class Actor:
             or not exchange.streams
             or not exchange.open
             or not self.codec.features.priming
-            or not self.home.rules.session_buffer
+            or not self.home.mount.limits.session_buffer
         ):
             return
         assert isinstance(work, Work)
@@ -241,12 +250,14 @@ class Actor:
         context = home.endpoint.context_type(home.mount, request, work.exchange, work.principal, work.scope_state, self)
         kind, state = home.server.state, None
         try:
-            if work.turn is not Turn.NOW:
+            if work.turn.has_state:
                 context.give_state(kind.draft(self.machine.state))
             service = serve_own if request.method in OWN else None
             status, answer = await home.endpoint.serve(context, self.codec, service)
             if work.turn is Turn.IN_TURN and not context.crashed:
                 state = kind.seal(context.state)
+            if self.shares:
+                status, answer = await self._leave(work, state, status, answer)
         except Exception as error:  # noqa: BLE001 - of the state's own type; what functions raise does not come here
             status, answer = self.codec.render(request.id, home.server.crash(f"{request.method}: its state", error), request)
         except BaseException:
@@ -260,6 +271,10 @@ class Actor:
         if context.stop_reason is not None and not context.crashed:
             self.end(context.stop_reason)
 
+    async def _leave(self, work: Work, state: Any, status: int, answer: bytes) -> tuple[int, bytes]:
+        """Keep what a call leaves where other workers find it; what it is answered with then."""
+        raise NotImplementedError
+
     def _over(self, work: Work, state: Any) -> None:
         home, machine = self.home, self.machine
         work.task = None  # its traceback may hold the call
@@ -269,7 +284,7 @@ class Actor:
         if following is not None and not machine.ended:
             assert isinstance(following, Work)
             self._begin(following)
-        if not machine.calls:
+        if not machine.calls and not machine.attached:
             self._rest()
 
     def _stop(self, work: Work, fail: Fail | None) -> None:
@@ -289,7 +304,8 @@ class Actor:
 
     def _rest(self) -> None:
         """Something has ended: where nothing else happens the session's time runs."""
-        if self.machine.idle and not self.machine.ended and self.channel is None:
+        machine = self.machine
+        if not machine.calls and not machine.attached and not machine.ended and self.channel is None:
             self.home.idle.set(self)
 
     def _answer(self, exchange: Exchange, request_id: RequestId, fail: Fail) -> None:
@@ -301,7 +317,7 @@ class Actor:
         exchange = work.exchange
         write = exchange.take()
         if write is not None and exchange.streams:
-            self.machine.stamp(self.machine.open_track(work), write.notes)
+            self._keep_notes(work, write.notes)
         if work.track is not None:
             self.machine.close(work.track, forget=exchange.state is _CANCELLED)
 
@@ -312,7 +328,11 @@ class Actor:
             exchange.wake = nobody
             self.settle(work)
         elif (write := exchange.take()) is not None and exchange.streams:
-            self.machine.stamp(self.machine.open_track(work), write.notes)
+            self._keep_notes(work, write.notes)
+
+    def _keep_notes(self, work: Work, notes: list[bytes]) -> None:
+        """Make messages that nobody reads now events of a call's track."""
+        self.machine.stamp(self.machine.open_track(work), notes)
 
     # What the server says of its own accord
 
@@ -387,8 +407,11 @@ class Actor:
             if request_id is not None:
                 self.cancel(request_id)
         if not self.machine.ended:
-            self.home.endpoint.hear(self.home.mount, message, envelope=self.envelope, session=self, state=self.machine.state)
+            self._hear(message)
         self._rest()
+
+    def _hear(self, message: RawNotification) -> None:
+        self.home.endpoint.hear(self.home.mount, message, envelope=self.envelope, session=self, state=self.machine.state)
 
     def respond(self, message: RawResponse) -> bool:
         """Take the answer to a request of ours; whether there was one."""
@@ -414,7 +437,7 @@ class Actor:
         if self.machine.ended:
             raise NoAnswerError("The session has ended.")
         if self._peer is None:
-            self._peer = Peer()
+            self._peer = self._make_peer()
         codec = self.codec
         lowered = lower_ask(codec.features, method, params, version=codec.version, elicitation_id=token_urlsafe(16))
         if isinstance(lowered, Fail):
@@ -431,6 +454,15 @@ class Actor:
             if (note := self._peer.give_up(request_id, "nobody waits for it any more")) is not None and not self.machine.ended:
                 self._send(note, exchange, lenient=True)
 
+    def _make_peer(self) -> Peer:
+        """What numbers the requests to its client."""
+        return Peer()
+
+    @property
+    def channel_read(self) -> bool:
+        """Whether its client reads a GET stream."""
+        return self.machine.channel_read
+
     def _send(self, message: bytes, exchange: Exchange | None, *, lenient: bool = False) -> None:
         """Send on a call's stream, or on one of the session's own."""
         if self.channel is not None:
@@ -438,7 +470,7 @@ class Actor:
             return
         if exchange is not None and exchange.emit(message):
             return
-        if self.machine.channel_read and (exchange is None or (exchange.open and not exchange.streams)):
+        if self.channel_read and (exchange is None or (exchange.open and not exchange.streams)):
             self.push(message)
         elif not lenient:
             raise NoAnswerError("There is no stream to ask the client on: it takes none for this call, and reads no GET stream.")
@@ -485,6 +517,24 @@ class Actor:
         Returns:
             The task in which the rest happens; None when there is no rest, or it had ended before.
         """
+        stopped = self._stop_all()
+        if stopped is None:
+            return None
+        self.home.note_end(self.id, reason)
+        tasks, seconds = stopped
+        if not tasks and self.home.server.hooks.terminate is None:
+            return None
+        return self.home.see_off(self._terminate(reason, tasks, seconds))
+
+    def _stop_all(self, fail: Fail | None = None) -> tuple[list[asyncio.Task[None]], float] | None:
+        """Stop its calls and close its connections.
+
+        Args:
+            fail: What callers are told; that the session has ended by default.
+
+        Returns:
+            What has to end yet, and how many seconds it has; None when the session had ended before.
+        """
         stopped = self.machine.end()
         if stopped is None:
             return None
@@ -497,22 +547,18 @@ class Actor:
         seconds = SETTLE if any(isinstance(work, Work) and work.task is not None for work in stopped) else LINGER
         for work in stopped:
             assert isinstance(work, Work)
-            self._stop(work, Fail(Reason.SESSION_ENDED))
+            self._stop(work, fail or Fail(Reason.SESSION_ENDED))
         for future in () if self._peer is None else self._peer.clear():
             if not future.done():
                 future.set_exception(NoAnswerError("The session has ended."))
-        if not tasks and self.home.server.hooks.terminate is None:
-            return None
-        return self.home.see_off(self._terminate(reason, tasks, seconds))
+        return tasks, seconds
 
     async def _terminate(self, reason: str, tasks: list[asyncio.Task[None]], seconds: float) -> None:
+        await self.see_out(tasks, seconds)
+        await self.home.run_terminate(reason, self.machine.state)
+
+    @staticmethod
+    async def see_out(tasks: list[asyncio.Task[None]], seconds: float) -> None:
+        """Wait until calls that were stopped have ended, and their answers are on the way, within bounded time."""
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
-        terminate, kind = self.home.server.hooks.terminate, self.home.server.state
-        if terminate is None:
-            return
-        try:
-            state = None if kind is None else kind.draft(self.machine.state)
-            await run_hook(self.home.mount.workers, partial(terminate, reason, state), bounded=False)
-        except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001 - user code, and nobody to tell
-            _log.exception("The terminate hook failed.")

@@ -60,12 +60,7 @@ class Connection(Outlet):
         if track is not None:
             actor.attach(track, self)
         if call is not None:
-            self.answer(call)
-
-    def answer(self, call: Work) -> None:
-        """Be what a call is answered on."""
-        self.call = call
-        call.connection = self
+            call.connection = self
 
     async def run(self) -> None:
         """Write until the exchange is over, the client is gone, or somebody hangs up.
@@ -90,7 +85,8 @@ class Connection(Outlet):
         finally:
             if self._writer is not None:
                 self._writer.cancel()
-            self._unwatch()
+            if self._watcher is not None:
+                self._unwatch()
             self._release()
 
     def frame(self, notes: list[bytes], *, first: bool) -> bytes:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, ClassVar
 
 from callboard.legacy.alarm import Alarm
+from callboard.legacy.methods import run_hook
 from callboard.legacy.rules import Rules
+from callboard.legacy.session import Kept
 from callboard.server.mount import Mount
+from callboard.server.places import Places
 from callboard.transport.endpoint import Endpoint
 from callboard.transport.stream import WATCH_AFTER
 from callboard.wire.versions import LOG_LEVELS
 
 __all__ = ["Home"]
+
+_log = logging.getLogger("callboard")
 
 
 class Home:
@@ -29,6 +36,8 @@ class Home:
         deadlines: The others: they may take no longer than `request_timeout`.
         idle: Sessions in which nothing happens, and some in which something has begun since.
         topics: Topic -> the sessions that hear it.
+        kept: What all of them keep for replay.
+        places: Room for so many of them.
     """
 
     severity: ClassVar[dict[str, int]] = {level: rank for rank, level in enumerate(LOG_LEVELS)}
@@ -45,7 +54,12 @@ class Home:
         self.idle: Alarm[Any] = Alarm(self.loop, rules.session_ttl, self._expire)
         self.topics: dict[str, dict[Any, None]] = {}
         self.sessions: dict[str, Any] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self.kept = Kept(mount.limits.max_kept)
+        self.places = Places("sessions", "max_sessions", self._make_room)
+        self._leaving: set[asyncio.Task[Any]] = set()
+
+    def _make_room(self, principal: str | None, *, is_full: bool) -> None:
+        """A session ends when its time is up, not when somebody else wants one."""
 
     def _expire(self, actor: Any) -> None:
         """The time of a session is up, unless something happens in it: then it begins anew when that has ended."""
@@ -75,16 +89,38 @@ class Home:
     def forget(self, actor: Any) -> None:
         """A session has ended."""
         self.idle.unset(actor)
-        self.sessions.pop(actor.id, None)
+        if self.sessions.pop(actor.id, None) is not None:
+            self.places.give_back(actor.owner)
         for topic in actor.topics or ():
             self.part(actor, topic)
 
-    def see_off(self, rest: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def see_off(self, rest: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run what is left to do of a session that has ended."""
         task = self.loop.create_task(rest)
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         return task
+
+    def note_end(self, session_id: str, reason: str) -> None:
+        """Let telemetry know that a session has ended."""
+        if (sinks := self.server.journal.sinks) is not None:
+            sinks.end_session(session_id, reason)
+
+    async def run_terminate(self, reason: str, kept: Any) -> None:
+        """Run the server's last hook for a session.
+
+        Args:
+            reason: Why it has ended.
+            kept: Its state, as it was kept.
+        """
+        terminate, kind = self.server.hooks.terminate, self.server.state
+        if terminate is None:
+            return
+        try:
+            state = None if kind is None else kind.draft(kept)
+            await run_hook(self.mount.workers, partial(terminate, reason, state), bounded=False)
+        except (Exception, SystemExit, asyncio.CancelledError):  # noqa: BLE001 - user code, and nobody to tell
+            _log.exception("The terminate hook failed.")
 
     async def settled(self, seconds: float) -> None:
         """Wait until all that has ended is through, or the time is up."""

@@ -6,10 +6,14 @@ The session's version counts, whatever served version the header names.
 
 from __future__ import annotations
 
-import asyncio
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
+from callboard.auth.principal import seconds_left
 from callboard.core.exchange import Exchange
 from callboard.core.modern import render_fail
 from callboard.core.outcome import Reply
@@ -21,12 +25,17 @@ from callboard.legacy.connection import Connection
 from callboard.legacy.lone import Lone
 from callboard.legacy.methods import OWN, serve_own
 from callboard.legacy.pipe import PipeClient
-from callboard.legacy.rules import Rules
+from callboard.legacy.rules import Rules, make_session_id
 from callboard.legacy.session import MAX_CHANNELS
-from callboard.legacy.table import FAREWELL, Table
+from callboard.legacy.shared import SharedActor
+from callboard.legacy.shared_stream import SharedConnection, connect_stream
+from callboard.legacy.shared_table import SharedTable, open_sessions
+from callboard.legacy.table import Table
+from callboard.server.journal import note_http
 from callboard.server.mount import Caller, Mount
 from callboard.transport.endpoint import Endpoint, HttpCall
-from callboard.transport.stream import Stream, nobody, send_answer
+from callboard.transport.security import make_field
+from callboard.transport.stream import SSE_HEADERS, Stream, nobody, send_answer
 from callboard.wire.jsonrpc import Batch, Malformed, RawNotification, RawRequest, RawResponse, RequestId
 from callboard.wire.versions import LEGACY, MODERN
 
@@ -52,6 +61,7 @@ class Legacy:
         self._supported = supported
         self._stated = frozenset(version.encode() for version in supported)
         self._table: Table | None = None
+        self._shared: SharedTable | None = None
 
     def methods(self) -> bytes:
         """HTTP methods that it takes, as `Allow` lists them."""
@@ -59,29 +69,51 @@ class Legacy:
             return b"POST"
         return b"POST, DELETE" if self._rules.json_only else b"POST, GET, DELETE"
 
+    def facts(self) -> dict[str, Any]:
+        """Its options by name."""
+        rules = msgspec.structs.asdict(self._rules)
+        return {**rules, "session_id": "128 random bits" if self._rules.session_id is make_session_id else "the program's own"}
+
     def table(self, mount: Mount) -> Table:
-        """The sessions of a mount."""
+        """The sessions of a mount that are this process's own."""
         if self._table is None or self._table.mount is not mount:
             if self._table is not None:
                 self._table.abandon()
             self._table = Table(self._endpoint, mount, self._rules, self._codecs)
         return self._table
 
+    def shared(self, mount: Mount) -> SharedTable | None:
+        """The sessions of a mount that other processes serve, too; None where there is no store for that."""
+        store = self._endpoint.server.store
+        if not store.shared:
+            return None
+        if self._shared is None or self._shared.mount is not mount:
+            if self._shared is not None:
+                self._shared.abandon()
+            stored = open_sessions(store, keep=mount.limits.session_buffer)
+            self._shared = SharedTable(self._endpoint, mount, self._rules, self._codecs, stored)
+        return self._shared
+
     def drain(self) -> None:
         """End what would not end by itself: sessions at rest, and GET streams, which their clients would keep open for ever."""
-        if self._table is not None:
-            self._table.drain()
+        for table in (self._table, self._shared):
+            if table is not None:
+                table.drain()
 
     async def close(self) -> None:
         """End every session."""
-        table, self._table = self._table, None
-        if table is not None:
-            await table.close("shutdown")
+        tables = self._table, self._shared
+        self._table = self._shared = None
+        for table in tables:
+            if table is not None:
+                await table.close("shutdown")
 
-    async def connect(self, mount: Mount, message: RawRequest, say: Callable[[list[bytes]], None], channel: Exchange) -> PipeClient | None:
+    async def connect(
+        self, mount: Mount, message: RawRequest, caller: Caller, say: Callable[[list[bytes]], None], channel: Exchange
+    ) -> PipeClient | None:
         """Open the session of a pipe with its `initialize`, and answer that; None when it was refused."""
         opening = self.table(mount).read(message.params)
-        opened = opening if isinstance(opening, Fail) else await self.table(mount).open(opening, Caller(), channel)
+        opened = opening if isinstance(opening, Fail) else await self.table(mount).open(opening, caller, channel)
         if isinstance(opened, Fail):
             say([self._codecs[self._rules.versions[0]].render_fail(message.id, opened)[1]])
             return None
@@ -106,6 +138,8 @@ class Legacy:
             await self._open(http, message)
         else:
             actor = self._find(http)
+            if actor is None:
+                actor = await self._fetch(http)
             if isinstance(actor, Fail):
                 await self._refuse(http, actor, message.id if isinstance(message, RawRequest) else None)
             else:
@@ -116,26 +150,28 @@ class Legacy:
         if isinstance(opening, Fail):
             await self._refuse(http, opening, message.id)
             return
-        opened = await self.table(http.mount).open(opening, _caller(http))
+        opened = await (self.shared(http.mount) or self.table(http.mount)).open(opening, _caller(http))
         if isinstance(opened, Fail):
-            await self._refuse(http, opened, message.id)
+            await self._say_no(http, opened, message.id)  # the log has it
             return
         actor, result = opened
         status, answer = actor.codec.render(message.id, Reply(result), None)
-        await _send(http, status, answer, (_SESSION, actor.id.encode()))
+        await _send(http, status, answer, make_field("mcp-session-id", actor.id))
 
     async def _serve_message(self, http: HttpCall, actor: Actor) -> None:
         """What a client sends in its session."""
         message = http.message
         if isinstance(message, RawRequest):
-            exchange = Exchange(nobody, streams=http.streams, streams_only=http.streams_only)
-            connection = Connection(http, actor, exchange)
+            exchange = Exchange(nobody, streams=http.streams, streams_only=http.streams_only, cap=http.pulse.buffer)
+            connection = SharedConnection(http, actor, exchange) if isinstance(actor, SharedActor) else Connection(http, actor, exchange)
             work = actor.start(message, exchange, headers=http.headers, principal=http.principal, scope_state=http.scope.get("state"))
             if work is not None:
-                connection.answer(work)
+                connection.call, work.connection = work, connection
             await connection.run()
         elif isinstance(message, RawNotification):
             actor.notice(message)
+            if isinstance(actor, SharedActor):
+                await actor.told()  # what comes next may come to another worker
             await send_answer(http.send, 202, b"", http.extra)
         elif isinstance(message, RawResponse):
             if actor.respond(message):
@@ -152,7 +188,7 @@ class Legacy:
 
     async def _serve_stream(self, http: HttpCall) -> None:
         """A GET: a stream of what the server says of its own accord, or the rest of a stream that broke off."""
-        actor = self._find(http)
+        actor = self._find(http) or await self._fetch(http)
         if self._rules.sessions == "off" or self._rules.json_only or (isinstance(actor, Fail) and _is_modern(http)):
             fail = Fail(Reason.HTTP_METHOD, f"This endpoint takes {self.methods().decode()}.")
             await self._refuse(http, fail, None, (b"allow", self.methods()))
@@ -162,11 +198,23 @@ class Legacy:
             fault = Fail(Reason.NOT_ACCEPTABLE, "A GET answers with a stream: Accept must allow text/event-stream.")
         if fault is None and http.mount.draining:
             fault = Fail(Reason.OVERLOADED, "The server is shutting down.")
-        connection = fault or self._connect_stream(http, actor)  # type: ignore[arg-type] # a fault otherwise
+        if isinstance(actor, SharedActor) and fault is None:
+            connection: Connection | Fail = await connect_stream(http, actor, single=self._rules.single_stream)
+        else:
+            connection = fault or self._connect_stream(http, actor)  # type: ignore[arg-type] # a fault otherwise
         if isinstance(connection, Fail):
             await self._refuse(http, connection)
-        else:
-            await connection.run()
+            return
+        left = math.inf  # whoever has a name must prove it again: a credential may have been withdrawn, or say nothing of its end
+        if http.principal is not None:
+            left = min(http.mount.limits.listen_lifetime, seconds_left(http.principal, time.time()))
+        expiry = None if left == math.inf else connection.loop.call_later(left, connection.hang_up, None)
+        try:
+            with note_http(self._endpoint.server.journal, "GET", http.headers, http.principal, getattr(actor, "id", None)):
+                await connection.run()
+        finally:
+            if expiry is not None:
+                expiry.cancel()
 
     def _connect_stream(self, http: HttpCall, actor: Actor) -> Connection | Fail:
         machine, after = actor.machine, None
@@ -189,7 +237,7 @@ class Legacy:
             exchange.reopen(exchange.wake)
             exchange.wake()
             return connection
-        exchange = Exchange(nobody)
+        exchange = Exchange(nobody, cap=http.pulse.buffer)
         if not track.is_channel:
             connection = Connection(http, actor, exchange, track=track, after=after)
             exchange.open_stream()
@@ -202,16 +250,19 @@ class Legacy:
         return connection
 
     async def _serve_delete(self, http: HttpCall) -> None:
-        actor = self._find(http)
+        actor = self._find(http) or await self._fetch(http)
         if self._rules.sessions == "off" or (isinstance(actor, Fail) and _is_modern(http)):
             fail = Fail(Reason.HTTP_METHOD, f"This endpoint takes {self.methods().decode()}.")
             await self._refuse(http, fail, None, (b"allow", self.methods()))
         elif isinstance(actor, Fail):
             await self._refuse(http, actor)
         else:
-            if (ending := actor.end("deleted")) is not None:
-                await asyncio.wait({ending}, timeout=FAREWELL)
-            await send_answer(http.send, 204, b"", http.extra)
+            with note_http(self._endpoint.server.journal, "DELETE", http.headers, http.principal, actor.id):
+                refused = await (self.shared(http.mount) or self.table(http.mount)).delete(actor)
+                if refused is not None:
+                    await self._say_no(http, refused, None)
+                    return
+                await send_answer(http.send, 204, b"", http.extra)
 
     async def _serve_alone(self, http: HttpCall) -> None:
         """A message that stands alone: there are no sessions here."""
@@ -250,19 +301,37 @@ class Legacy:
             )
             await stream.run(answering)
 
-    def _find(self, http: HttpCall) -> Actor | Fail:
+    def _find(self, http: HttpCall) -> Actor | Fail | None:
+        """The session that a request names; None where the store knows."""
         session_id = http.headers.get(_SESSION)
         if session_id is None:
             return Fail(Reason.SESSION_REQUIRED)
-        return self.table(http.mount).find(session_id.decode("latin-1").strip(), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
+        if self._endpoint.server.store.shared:
+            return None
+        table = self._table
+        if table is None or table.mount is not http.mount:
+            table = self.table(http.mount)
+        return table.find(session_id.decode("latin-1").strip(), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
+
+    async def _fetch(self, http: HttpCall) -> Actor | Fail:
+        shared = self.shared(http.mount)
+        assert shared is not None
+        return await shared.fetch(http.headers[_SESSION].decode("latin-1").strip(), _caller(http))
 
     def _codec(self, http: HttpCall) -> Codec:
         """The version that a request names; the oldest, when it names none (VN-23)."""
         return self._codecs.get(http.headers.get(_VERSION, b"").decode("latin-1").strip()) or self._codecs[LEGACY[-1]]
 
     async def _refuse(self, http: HttpCall, fail: Fail, request_id: RequestId | None = None, *headers: tuple[bytes, bytes]) -> None:
+        if http.message is None or isinstance(http.message, RawRequest):
+            method = http.scope["method"] if http.message is None else http.message.method
+            self._endpoint.note_refusal(method, fail, headers=http.headers, principal=http.principal, modern=False)
+        await self._say_no(http, fail, request_id, *headers)
+
+    async def _say_no(self, http: HttpCall, fail: Fail, request_id: RequestId | None, *headers: tuple[bytes, bytes]) -> None:
         stated = http.headers.get(_VERSION, b"").decode("latin-1").strip()
-        actor = None if self._table is None else self._table.sessions.get(http.headers.get(_SESSION, b"").decode("latin-1").strip())
+        table = self._shared or self._table
+        actor = None if table is None else table.sessions.get(http.headers.get(_SESSION, b"").decode("latin-1").strip())
         if isinstance(actor, Actor) and actor.owner == http.principal:
             status, answer = actor.codec.render_fail(request_id, fail)
         elif not stated or stated in LEGACY:
@@ -287,7 +356,7 @@ async def _send(http: HttpCall, status: int, answer: bytes, *headers: tuple[byte
     """Send a result in the form that the client takes: as the only event of a stream where it takes nothing else."""
     extra: list[Any] = [*http.extra, *headers]
     if http.streams_only and answer:
-        extra.append((b"content-type", b"text/event-stream"))
+        extra += SSE_HEADERS
         await http.send({"type": "http.response.start", "status": status, "headers": extra})
         await http.send({"type": "http.response.body", "body": b"data: " + answer + b"\n\n"})
     else:

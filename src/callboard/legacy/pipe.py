@@ -32,7 +32,7 @@ class PipeClient:
 
     def start(self, message: RawRequest, exchange: Exchange) -> None:
         """Serve a request; its exchange is woken when it is over."""
-        self._actor.start(message, exchange, headers=None, principal=None, scope_state=None)
+        self._actor.start(message, exchange, headers=None, principal=self._actor.owner, scope_state=None)
 
     def notice(self, message: RawNotification) -> None:
         """Take a notification."""
@@ -69,7 +69,7 @@ class PipeClient:
             await ending
 
     async def _answer_batch(self, batch: Batch) -> None:
-        answer = await answer_batch(self._actor, batch)
+        answer = await answer_batch(self._actor, batch, principal=self._actor.owner)
         if isinstance(answer, Fail):
             answer = self.refuse(None, answer)
         if answer:

@@ -26,11 +26,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         versions: Protocol versions that may be agreed on, the preferred one first.
         sessions: `auto`: each client has one. `off`: every request stands alone, GET and DELETE are refused.
         handshake: `strict`: until `notifications/initialized` nothing but `ping` is served. `lenient`: whatever comes.
-        max_sessions: Sessions at once; past that 503.
         session_ttl: Seconds that a session lives while nothing happens in it.
-        session_max_pending: Calls of one session that may wait for their turn.
         request_timeout: Seconds until a caller that has had no bytes is told that it takes too long.
-        session_buffer: Events of one session that can be replayed; 0 for none, and streams without event ids.
         session_id: Makes the id of a new session.
         cancel_on_disconnect: Which calls end when their connection does: `streaming` ones, `never`, `always`.
         single_stream: Whether a second GET stream is refused while one is open.
@@ -41,11 +38,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[str, ...] = LEGACY
     sessions: Literal["auto", "off"] = "auto"
     handshake: Literal["lenient", "strict"] = "lenient"
-    max_sessions: int = 10_000
     session_ttl: float = 300.0
-    session_max_pending: int = 100
     request_timeout: float = 60.0
-    session_buffer: int = 256
     session_id: Callable[[], str] = make_session_id
     cancel_on_disconnect: Literal["streaming", "never", "always"] = "streaming"
     single_stream: bool = False
@@ -56,10 +50,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise RegistrationError(f"{name} is one of {', '.join(map(repr, allowed))}, not {getattr(self, name)!r}.")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise RegistrationError(f"{name} must be an integer of at least {least}, not {value!r}.")
         for name in ("session_ttl", "request_timeout"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not value > 0:
@@ -73,4 +63,3 @@ _CHOICES = {
     "handshake": ("lenient", "strict"),
     "cancel_on_disconnect": ("streaming", "never", "always"),
 }
-_LEAST = {"max_sessions": 1, "session_max_pending": 0, "session_buffer": 0}

@@ -18,7 +18,8 @@ Rules:
 Its streams are tracks: one for each call that streams (`c1`, `c2`, ...), one for each GET stream that is open at once (`g0`, `g1`, ...).
 
     6. An event's id is `<track>-<number>`, numbers from 1 in the order of the track (HL-17). A message is on one track (HL-16).
-    7. The last `keep` events of all tracks, and at most `MAX_KEPT` bytes of them, can be replayed, each on its own track (HL-18).
+    7. The last `keep` events of all tracks, and at most `MAX_KEPT` bytes of them, can be replayed, each on its own track (HL-18). Where all
+       sessions together keep more than they may, those that keep most forget their oldest, the newest too.
     8. An event id is one that went out, on a track on which more can come or of which an event is kept. Of a call that ended without an
        answer nothing is kept: a client that came back for one would come back for ever.
     9. What the server says of its own accord goes to the first GET stream that a client reads, else it waits on `g0` for a replay.
@@ -36,10 +37,14 @@ from callboard.errors import Reason
 from callboard.server.state import Turn
 from callboard.wire.jsonrpc import RequestId
 
-__all__ = ["MAX_CHANNELS", "MAX_KEPT", "Call", "Phase", "Session", "Track"]
+__all__ = ["MAX_CHANNELS", "MAX_KEPT", "Call", "Kept", "Phase", "Session", "Track"]
 
 # Bytes of events that one session keeps for replay; the newest event stays whatever its size.
 MAX_KEPT = 1024 * 1024
+# The same for all sessions together, where nobody says otherwise.
+ALL_KEPT = 256 * 1024 * 1024
+# Bytes that an event costs beside its own.
+EVENT_COST = 200
 # GET streams of one session.
 MAX_CHANNELS = 16
 
@@ -107,6 +112,54 @@ class Call:
         self.track: Track | None = None
 
 
+class Kept:
+    """What all sessions together keep for replay, in bytes: what each event costs besides (`EVENT_COST`) included.
+
+    Args:
+        limit: How much it may be.
+
+    Attributes:
+        total: How much it is.
+    """
+
+    __slots__ = ("_sessions", "limit", "total")
+
+    def __init__(self, limit: int = ALL_KEPT) -> None:
+        self.limit = limit
+        self.total = 0
+        self._sessions: dict[Session, None] = {}
+
+    def join(self, session: Session) -> None:
+        """Count a session, which keeps its first event."""
+        self._sessions[session] = None
+
+    def part(self, session: Session, size: int) -> None:
+        """Count a session no more."""
+        if session in self._sessions:
+            del self._sessions[session]
+            self.total -= size
+
+    def add(self, size: int) -> None:
+        """Count what one session keeps more, and see that it is not too much."""
+        self.total += size
+        if self.total > self.limit:
+            self.shed()
+
+    def shed(self) -> None:
+        """Forget the oldest events of the sessions that keep most, until an eighth is free: seldom, since it looks at all of them."""
+        room = self.limit - self.limit // 8
+        sizes = sorted(session.kept_size for session in self._sessions)
+        share = room
+        for number, size in enumerate(sizes):
+            share = room // (len(sizes) - number)
+            if size > share:
+                break
+            room -= size
+        for session in self._sessions:
+            session.forget_to(share)
+        self.total = sum(session.kept_size for session in self._sessions)
+
+
 class Session:
     """One session.
 
@@ -114,6 +167,7 @@ class Session:
         state: The state it begins with, as it is kept; None for a server without state.
         max_pending: Calls that may wait for their turn.
         keep: Events that can be replayed; 0 for none.
+        kept: What all sessions keep; its own by default.
 
     Attributes:
         state: The state that the last call left, as it is kept.
@@ -128,6 +182,7 @@ class Session:
         "_events",
         "_holder",
         "_keep",
+        "_kept",
         "_max_pending",
         "_opened",
         "_queue",
@@ -140,7 +195,7 @@ class Session:
         "state",
     )
 
-    def __init__(self, state: Any, *, max_pending: int, keep: int) -> None:
+    def __init__(self, state: Any, *, max_pending: int, keep: int, kept: Kept | None = None) -> None:
         self.state = state
         self.calls: dict[RequestId, Call] = {}
         self.initialized = False
@@ -148,6 +203,7 @@ class Session:
         self.attached = 0
         self._max_pending = max_pending
         self._keep = keep
+        self._kept = kept
         self._holder: Call | None = None
         # An idle session that never needed them has none of these.
         self._queue: deque[Call] | None = None
@@ -172,7 +228,7 @@ class Session:
             return Reason.SESSION_ENDED
         if call.id in self.calls:
             return Reason.DUPLICATE_ID
-        if call.turn is _IN_TURN:
+        if call.turn.queues:
             if self._holder is None:
                 self._holder = call
             else:
@@ -243,6 +299,9 @@ class Session:
         if self.ended:
             return None
         self.ended = True
+        if self._kept is not None:
+            self._kept.part(self, self.kept_size)
+            self._kept = None
         stopped = [self.stop(call.id) for call in list(self.calls.values())]
         return [call for call in stopped if call is not None]
 
@@ -317,9 +376,8 @@ class Session:
         """
         if not self._keep:
             return b"".join(b"data: %b\n\n" % note for note in notes)
-        if self._events is None:
-            self._events = deque()
-        events, name, number, size = self._events, track.name, track.last, self._size
+        events = self._begin_events() if self._events is None else self._events
+        name, number, size, before = track.name, track.last, self._size, len(events)
         head = b"id: %b-" % name.encode()
         framed = []
         for note in notes:
@@ -330,7 +388,9 @@ class Session:
         track.last = number
         while len(events) > self._keep or (size > MAX_KEPT and len(events) > 1):
             size -= len(events.popleft()[2])
-        self._size = size
+        grown, self._size = size - self._size, size
+        if self._kept is not None:
+            self._kept.add(grown + (len(events) - before) * EVENT_COST)
         return b"".join(framed)
 
     def answer(self, note: bytes, *, priming: bool) -> bytes:
@@ -339,13 +399,14 @@ class Session:
             return b"data: %b\n\n" % note
         self._opened += 1
         name = f"c{self._opened}"
-        if self._events is None:
-            self._events = deque()
-        events = self._events
+        events = self._begin_events() if self._events is None else self._events
+        size, before = self._size + len(note), len(events)
         events.append((name, 1, note))
-        self._size += len(note)
-        while len(events) > self._keep or (self._size > MAX_KEPT and len(events) > 1):
-            self._size -= len(events.popleft()[2])
+        while len(events) > self._keep or (size > MAX_KEPT and len(events) > 1):
+            size -= len(events.popleft()[2])
+        grown, self._size = size - self._size, size
+        if self._kept is not None:
+            self._kept.add(grown + (len(events) - before) * EVENT_COST)
         head = name.encode()
         if priming:
             return b"id: %b-0\ndata: \n\nid: %b-1\ndata: %b\n\n" % (head, head, note)
@@ -382,22 +443,30 @@ class Session:
             track.call = None
         if forget and self._events is not None:
             kept = [event for event in self._events if event[0] != track.name]
-            self._events = deque(kept)
-            self._size = sum(len(note) for _, _, note in kept)
+            size = sum(len(note) for _, _, note in kept)
+            if self._kept is not None:
+                self._kept.total += size - self._size + (len(kept) - len(self._events)) * EVENT_COST
+            self._events, self._size = deque(kept), size
+
+    @property
+    def kept_size(self) -> int:
+        """Bytes that its events cost that are kept."""
+        return self._size + len(self._events or ()) * EVENT_COST
+
+    def forget_to(self, size: int) -> None:
+        """Forget the oldest events until no more than so many bytes are left (rule 7)."""
+        while self._events and self.kept_size > size:
+            self._size -= len(self._events.popleft()[2])
+
+    def _begin_events(self) -> deque[tuple[str, int, bytes]]:
+        """Where events are kept: an idle session that never streamed has none."""
+        events = self._events = deque()
+        if self._kept is not None:
+            self._kept.join(self)
+        return events
 
     def _add(self, track: Track) -> Track:
         if self._tracks is None:
             self._tracks = {}
         self._tracks[track.name] = track
         return track
-
-    def _remember(self, track: Track, note: bytes) -> int:
-        if self._events is None:
-            self._events = deque()
-        events = self._events
-        track.last += 1
-        self._size += len(note)
-        events.append((track.name, track.last, note))
-        while len(events) > self._keep or (self._size > MAX_KEPT and len(events) > 1):
-            self._size -= len(events.popleft()[2])
-        return track.last

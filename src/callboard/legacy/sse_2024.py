@@ -9,7 +9,6 @@ Rules:
 
 from __future__ import annotations
 
-import logging
 import secrets
 from urllib.parse import parse_qs, quote
 
@@ -22,6 +21,8 @@ from callboard.legacy.codec_2024 import VERSION, Codec2024
 from callboard.legacy.http import Legacy
 from callboard.legacy.rules import Rules
 from callboard.legacy.sse_stream import SseStream
+from callboard.logs import report
+from callboard.server.journal import note_http
 from callboard.server.mount import Caller
 from callboard.transport.asgi import inner_path
 from callboard.transport.endpoint import Endpoint, HttpCall
@@ -31,7 +32,6 @@ from callboard.wire.versions import MODERN
 
 __all__ = ["LegacyAndSse"]
 
-_log = logging.getLogger("callboard")
 _MESSAGES = "/messages"
 
 
@@ -47,22 +47,18 @@ class LegacyAndSse(Legacy):
         rules: The options of sessions.
         supported: All versions that the endpoint serves, for error texts.
         path: Where streams are opened, as seen from where the application is mounted.
-        max_connections: Streams at once; past that 503.
 
     Raises:
         RegistrationError: An option can't work.
     """
 
-    def __init__(self, endpoint: Endpoint, rules: Rules, *, supported: tuple[str, ...], path: str, max_connections: int) -> None:
+    def __init__(self, endpoint: Endpoint, rules: Rules, *, supported: tuple[str, ...], path: str) -> None:
         Legacy.__init__(self, endpoint, rules, supported=supported)
         if rules.json_only or rules.sessions == "off":
             cause = "json_only=True" if rules.json_only else 'sessions="off"'
             raise RegistrationError(f"sse_path offers sessions on streams, which {cause} rules out: leave one of them out.")
-        if type(max_connections) is not int or max_connections < 1:
-            raise RegistrationError(f"max_sse_connections must be an integer of at least 1, not {max_connections!r}.")
         self._codecs[VERSION] = Codec2024(supported=supported)
         self._sse_path = path
-        self._max_connections = max_connections
         self._streams: dict[str, SseStream] = {}
 
     async def serve(self, http: HttpCall) -> None:
@@ -95,8 +91,8 @@ class LegacyAndSse(Legacy):
             fail = Fail(Reason.NOT_ACCEPTABLE, "This answers with a stream: Accept must allow text/event-stream.")
         elif http.mount.draining:
             fail = Fail(Reason.OVERLOADED, "The server is shutting down.")
-        elif len(self._streams) >= self._max_connections:
-            fail = Fail(Reason.OVERLOADED, f"There are {self._max_connections} streams already (max_sse_connections): try again later.")
+        elif len(self._streams) >= (most := http.mount.limits.max_sse_connections):
+            fail = Fail(Reason.OVERLOADED, f"There are {most} streams already (max_sse_connections): try again later.")
         if fail is not None:
             await self._refuse(http, fail)
             return
@@ -104,7 +100,8 @@ class LegacyAndSse(Legacy):
         stream = SseStream(http, f"{_outer_path(http.scope)}{_MESSAGES}?session_id={stream_id}", http.mount.workers.loop)
         self._streams[stream_id] = stream
         try:
-            await stream.run()
+            with note_http(self._endpoint.server.journal, "GET", http.headers, http.principal, stream_id):
+                await stream.run()
         finally:
             del self._streams[stream_id]
 
@@ -170,7 +167,8 @@ class LegacyAndSse(Legacy):
         named = parse_qs(http.scope["query_string"].decode("latin-1")).get("session_id", [""])
         stream = self._streams.get(named[0])
         if stream is not None and stream.principal != http.principal:
-            _log.warning("A POST named an HTTP+SSE stream of somebody else.")
+            journal = self._endpoint.server.journal
+            report("session", session=journal.hash(named[0]), owner=journal.hash(stream.principal), principal=journal.hash(http.principal))
             return None
         return stream
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from functools import partial
 
-from callboard.core.exchange import HARD_CAP, Exchange
+from callboard.auth.principal import seconds_left
+from callboard.core.exchange import Exchange
 from callboard.errors import Fail, Reason
 from callboard.legacy.actor import Actor
 from callboard.legacy.batch import answer_batch
@@ -55,7 +57,7 @@ class SseStream(Outlet):
     call = None  # as of a GET stream
 
     def __init__(self, http: HttpCall, uri: str, loop: asyncio.AbstractEventLoop) -> None:
-        Outlet.__init__(self, Exchange(nobody), loop, http.receive, http.send, http.pulse, http.extra)
+        Outlet.__init__(self, Exchange(nobody, cap=http.pulse.buffer), loop, http.receive, http.send, http.pulse, http.extra)
         self.principal = http.principal
         self.actor: Actor | None = None
         self.opening = False
@@ -70,7 +72,7 @@ class SseStream(Outlet):
         self._batches: set[asyncio.Task[None]] = set()
         self._track: Track | None = None
         self._over: asyncio.Future[None] = loop.create_future()
-        self._timer = loop.call_later(LIFETIME, self.expire)
+        self._timer = loop.call_later(min(LIFETIME, seconds_left(http.principal, time.time())), self.expire)
 
     async def run(self) -> None:
         """Write until the client is gone or the stream is to end, and end the session.
@@ -108,7 +110,7 @@ class SseStream(Outlet):
         """Serve a request, or a batch, of the session."""
         actor = self.actor
         assert actor is not None
-        exchange = Exchange(nobody)
+        exchange = Exchange(nobody, cap=self.exchange.cap)
         exchange.wake = partial(self._hear, exchange, message.id if isinstance(message, RawRequest) else None)
         self._unread[exchange] = None
         state = http.scope.get("state")
@@ -171,7 +173,7 @@ class SseStream(Outlet):
             self._forget(call)
             if self.actor is not None and request_id is not None:
                 self.actor.cancel(request_id)
-                fail = Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread.")
+                fail = Fail(Reason.OVERLOADED, f"More than {self.exchange.cap} bytes of notifications waited unread (stream_buffer).")
                 self.say(self.actor.codec.render_fail(request_id, fail)[1])
         else:
             self._speaking[call] = None

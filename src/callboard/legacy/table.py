@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,8 @@ from callboard.legacy.actor import Actor, make_hello
 from callboard.legacy.codec import Codec, Opening, read_initialize
 from callboard.legacy.home import Home
 from callboard.legacy.rules import Rules
+from callboard.logs import report
+from callboard.server.journal import REQUESTS, open_noted
 from callboard.server.mount import Caller, Mount
 from callboard.server.pushes import PUSHES, Push, decode_push
 from callboard.server.state import Hello
@@ -23,7 +26,7 @@ from callboard.server.subscriptions import CHANGES, Change, decode_change
 from callboard.transport.endpoint import Endpoint
 from callboard.wire.jsonrpc import encode_notification
 
-__all__ = ["FAREWELL", "Table"]
+__all__ = ["FAREWELL", "Table", "check_id"]
 
 _log = logging.getLogger("callboard")
 # Distinct openings that are kept once for all sessions that began with them: most clients say the same.
@@ -52,7 +55,6 @@ class Table(Home):
         Home.__init__(self, endpoint, mount, rules)
         self._codecs = codecs
         self._openings: dict[bytes, Opening] = {}
-        self._beginning = 0
         self._reserved: set[str] = set()
         bus = self.server.bus
         self._unsubscribe = (
@@ -64,12 +66,17 @@ class Table(Home):
         """The session of this id, for its owner; unknown, ended and somebody else's are the same (A26, SA23)."""
         actor: Actor | None = self.sessions.get(session_id)
         if actor is not None and actor.owner != principal:
-            _log.warning("A session was asked for by somebody who does not own it.")
+            self.report_stranger(session_id, actor.owner, principal)
             return None
         return actor
 
+    def report_stranger(self, session_id: str, owner: str | None, principal: str | None) -> None:
+        """Log that somebody asks for another one's session."""
+        journal = self.server.journal
+        report("session", session=journal.hash(session_id), owner=journal.hash(owner), principal=journal.hash(principal))
+
     async def open(self, opening: Opening, caller: Caller, channel: Exchange | None = None) -> tuple[Actor, dict[str, Any]] | Fail:
-        """Begin a session.
+        """Begin a session, and log that.
 
         Args:
             opening: What its `initialize` says.
@@ -79,25 +86,42 @@ class Table(Home):
         Returns:
             The session, and the result of `initialize`; why there is none, and then nothing has begun.
         """
+        opened = self._open(opening, caller, channel)
+        if self.server.journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO):
+            return await opened
+        return await open_noted(opened, self.server.journal, opening.version, caller.principal, is_pipe=channel is not None)
+
+    async def _open(self, opening: Opening, caller: Caller, channel: Exchange | None) -> tuple[Actor, dict[str, Any]] | Fail:
         if self.mount.draining:
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
-        if len(self.sessions) + self._beginning >= self.rules.max_sessions:
-            return Fail(Reason.OVERLOADED, f"There are {self.rules.max_sessions} sessions already (max_sessions): try again later.")
+        limits = self.mount.limits
+        try:  # what the author does may take its time: there must be room for what has begun
+            self.places.take(caller.principal, limits.max_sessions, limits.max_sessions_per_principal)
+        except Fail as fail:
+            return fail
+        made: Actor | Fail | None = None
+        try:
+            made = await self._make(opening, caller, channel)
+            return made if isinstance(made, Fail) else (made, self.introduce(opening.version, owned=caller.principal is not None))
+        finally:
+            if not isinstance(made, Actor):
+                self.places.give_back(caller.principal)
+
+    async def _make(self, opening: Opening, caller: Caller, channel: Exchange | None) -> Actor | Fail:
+        """The session, entered in the list of all."""
         session_id = ""
-        self._beginning += 1  # what the author does may take its time: there must be room for what has begun
         try:
             options = await self.endpoint.bind(self.mount, caller)
             if isinstance(options, Fail):
                 return options
             made = self.rules.session_id()
-            _check_id(made, taken=made in self.sessions or made in self._reserved)
+            check_id(made, taken=made in self.sessions or made in self._reserved)
             session_id = made
             self._reserved.add(session_id)
             state, topics = await self._begin(make_hello(opening, session_id, options))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - user code
             return self.endpoint.server.crash("initialize", error)
         finally:
-            self._beginning -= 1
             self._reserved.discard(session_id)
         if self.mount.draining:
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
@@ -105,7 +129,7 @@ class Table(Home):
         self.sessions[session_id] = actor
         for topic in topics:
             actor.join(f"topic:{topic}")
-        return actor, self.introduce(opening.version, owned=caller.principal is not None)
+        return actor
 
     async def _begin(self, hello: Hello) -> tuple[Any, Iterable[str]]:
         """The state that a session begins with, and the topics that it hears."""
@@ -126,6 +150,12 @@ class Table(Home):
         capabilities = self.server.capabilities(listens=listens, logs=mount.logs)
         instructions = self.server.instructions if mount.instructions is None else mount.instructions
         return self._codecs[version].introduce(self.server.info, capabilities, instructions, owned=owned)
+
+    async def delete(self, actor: Actor) -> Fail | None:
+        """End a session because its client says so, within bounded time; why it can't be."""
+        if (ending := actor.end("deleted")) is not None:
+            await asyncio.wait({ending}, timeout=FAREWELL)
+        return None
 
     def drain(self) -> None:
         """End sessions in which no call runs, and close the GET streams of the others, as the server is about to end."""
@@ -204,7 +234,7 @@ class Table(Home):
                 actor.push(note, push.key)
 
 
-def _check_id(session_id: Any, *, taken: bool) -> None:
+def check_id(session_id: Any, *, taken: bool) -> None:
     """HL-20: visible ASCII, and never a second time."""
     if (
         not isinstance(session_id, str)

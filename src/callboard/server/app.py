@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 from msgspec import UNSET
+from typing_extensions import deprecated
 
 from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
 from callboard.core.uri import UriTemplate
-from callboard.errors import Fail, Reason, RegistrationError, ToolError
+from callboard.errors import Fail, Reason, RegistrationError, StoreError, ToolError
+from callboard.logs import REQUEST, clean
 from callboard.server.callee import make_definition
-from callboard.server.catalogue import find_watched
+from callboard.server.catalogue import find_watched, tells_at_once, tells_of
 from callboard.server.classes import compile_parts
 from callboard.server.component import (
     COMPLETION_CAP,
@@ -36,6 +37,7 @@ from callboard.server.component import (
 from callboard.server.context import Context
 from callboard.server.dispatch import SERVE, dispatch, find_turn
 from callboard.server.extension import Extension, Serve
+from callboard.server.journal import Journal, new_id, show_plainly
 from callboard.server.lifespan import Lifespan, LifespanFactory
 from callboard.server.middleware import Layer, Service, compose
 from callboard.server.mounting import Mounted
@@ -48,9 +50,9 @@ from callboard.server.state import HookFields, StateKind, Turn, read_hooks
 from callboard.server.subscriptions import Hub
 from callboard.server.task_table import Tasks
 from callboard.server.tasks import TaskExtension
-from callboard.server.workers import MAX_THREADS
-from callboard.stores.base import Bus, Kv
-from callboard.stores.memory import MemoryBus, MemoryKv
+from callboard.stores.base import Bus, Store
+from callboard.stores.opening import open_store
+from callboard.telemetry.events import Sink
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.methods import METHODS, Method
 
@@ -60,6 +62,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LABEL = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _EXTENSION_ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _log = logging.getLogger("callboard")
+# Characters of an exception's text that a client gets where errors are not masked.
+MAX_SHOWN = 2_000
 
 
 class Server:
@@ -81,18 +85,19 @@ class Server:
         strict_input: Whether arguments that a function doesn't take are faults.
         mask_errors: Whether the text of an unexpected exception is kept from the client (the log has it, under an error id).
         completion_cap: Values that a completion may return; the protocol allows at most 100.
-        threads: `def` functions that run at once.
         cache: How long clients may keep lists and resources; private and 0 ms by default.
-        bus: What carries "something changed" and pushes between processes; this process only by default.
         state: What a session of a 2025 client keeps between calls: a type, made without arguments, or `(hello) -> value`, whose return
             annotation is the type. Functions get it by declaring a parameter of this type; without a session every request begins anew.
-        keys: What seals `requestState`, 32 bytes or more each: the first seals, all open. A random one of this process by default; several
-            processes need the same ones, and with `keys=()` a server that got none says so instead of making one.
+        keys: What seals `requestState`, 32 bytes or more each: the first seals, all open. By default those of the store that the processes
+            share, else a random one of this process; several processes without a shared store need the same ones, and with `keys=()` a
+            server that got none says so instead of making one.
         ask_timeout: Seconds that a 2025 client has to answer what a call asks.
         request_state_ttl: Seconds that a client of the current protocol has.
         single_use: Whether what a client sends back to go on with a call is taken once only, as `store` remembers (MR-08).
-        store: Keys and values; this process's memory by default.
+        store: Where it keeps what outlasts a request, and what carries changes and pushes: a `Store`, or the URL of a Redis that all its
+            processes share (`redis://`, `rediss://`); this process's memory by default.
         tasks: Where tasks are kept and run, and their limits; `MemoryTasks()`, this process, by default.
+        telemetry: Who is told of what happens: `callboard.telemetry.Prometheus()`, `OpenTelemetry()`, another `Sink`, or a list of them.
         **hooks: `channels`, the topics that a session hears, as a list or as `(state) -> list`; `terminate(reason, state)` when a session
             has ended (`deleted`, `expired`, `shutdown`, `closed`); `set_log_level(level, ctx)`, `subscribe(uri, ctx)` and
             `unsubscribe(uri, ctx)` when a 2025 client asks for that: a `Fail` that they raise is the answer.
@@ -123,37 +128,34 @@ class Server:
         strict_input: bool = True,
         mask_errors: bool = True,
         completion_cap: int = COMPLETION_CAP,
-        threads: int = MAX_THREADS,
         cache: CacheHint | None = None,
-        bus: Bus | None = None,
         state: Any = None,
         keys: Sequence[bytes | str] | None = None,
         ask_timeout: float = 300.0,
         request_state_ttl: float = 3600.0,
         single_use: bool = False,
-        store: Kv | None = None,
+        store: Store | str | None = None,
         tasks: Tasks | None = None,
+        telemetry: Sink | Sequence[Sink] | None = None,
         **hooks: Unpack[HookFields],
     ) -> None:
-        _check_options(threads, completion_cap, instructions, ask_timeout)
-        _check_part("bus", bus, ("publish", "subscribe"), "a callboard.stores.base.Bus")
-        _check_part("store", store, ("get", "put", "delete"), "a callboard.stores.base.Kv")
+        _check_options(completion_cap, instructions, ask_timeout)
         _check_part("tasks", tasks, ("start", "find", "answer", "cancel"), "a callboard.tasks.Tasks, like MemoryTasks(ttl=600)")
         self.info = _introduce(name, version, title=title, description=description, icons=icons, website_url=website)
         self.instructions = instructions
         self.cache = cache or CacheHint()
         self.completion_cap = completion_cap
-        self.threads = threads
         self.mask_errors = mask_errors
         self.state = state if state is None or isinstance(state, StateKind) else StateKind(state)
         self.hooks = read_hooks(hooks)
-        self.bus: Bus = MemoryBus() if bus is None else bus
-        self.hub = Hub(self.bus)
+        self.store: Store = open_store(store, name)
+        self.hub = Hub(self.store.bus, shared=self.store.shared)
         self.ask_timeout = ask_timeout
-        self.seals = Seals(name, keys=keys, ttl=request_state_ttl, single_use=single_use, store=MemoryKv() if store is None else store)
-        self.registry = Registry(page_size=page_size, changed=self.hub.publish, cache=self.cache, added=self._added)
+        self.journal = Journal(keys, telemetry)
+        self.seals = Seals(name, keys=keys, ttl=request_state_ttl, single_use=single_use, store=self.store.kv)
+        self.registry = Registry(page_size=page_size, changed=self.hub.changed, cache=self.cache, added=self._added)
         self.lifespan = Lifespan(self, lifespan)
-        self._strict = strict_input
+        self.strict_input = strict_input
         self._declared = None if capabilities is None else dict(capabilities)
         # Capabilities whose methods are served (EC-10).
         self.offered: Container[str] = self.registry.offered if self._declared is None else self._declared
@@ -171,6 +173,17 @@ class Server:
     def name(self) -> str:
         """Programmatic name."""
         return self.info.name
+
+    @property
+    def bus(self) -> Bus:
+        """What carries "something changed" and pushes."""
+        return self.store.bus
+
+    def keep_in(self, store: Store | str) -> None:
+        """Use another store, as `callboard run --store` does, before anything is served: see `Server`."""
+        self.store = open_store(store, self.name)
+        self.hub.bus, self.hub.shared = self.store.bus, self.store.shared
+        self.seals.store = self.store.kv
 
     def capabilities(self, *, listens: bool, logs: bool = True) -> dict[str, Any]:
         """What `server/discover` advertises (MT-18).
@@ -226,7 +239,7 @@ class Server:
         stated = read_tool_fields("@server.tool", options)
 
         def register(function: F) -> F:
-            self.registry.add(Tool(function, strict=self._strict, state=self.state, **stated))
+            self.registry.add(Tool(function, strict=self.strict_input, state=self.state, **stated))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.tool"))
@@ -276,7 +289,7 @@ class Server:
         facts, policy, _ = sort_options("@server.prompt", options, policy=ACCESS)
 
         def register(function: F) -> F:
-            self.registry.add(Prompt(function, facts=facts, policy=policy, strict=self._strict, state=self.state))
+            self.registry.add(Prompt(function, facts=facts, policy=policy, strict=self.strict_input, state=self.state))
             return function
 
         return register if fn is None else register(_check_function(fn, "@server.prompt"))
@@ -316,7 +329,7 @@ class Server:
         self.registry.add(*self._compile(component, "server.add"))
 
     def _compile(self, component: Any, where: str) -> list[Component]:
-        return compile_parts(component, where=where, strict=self._strict, state=self.state)
+        return compile_parts(component, where=where, strict=self.strict_input, state=self.state)
 
     def mount(self, prefix: str, other: Server) -> None:
         """Serve the components of another server too, now and as they come and go: tools and prompts as `prefix_name`, resources as they are.
@@ -360,7 +373,7 @@ class Server:
         Raises:
             RegistrationError: It can't be called with a Context.
         """
-        self.registry.provide(FunctionProvider(fn, cache=self.cache, strict=self._strict, state=self.state))
+        self.registry.provide(FunctionProvider(fn, cache=self.cache, strict=self.strict_input, state=self.state))
         return fn
 
     def extend(self, extension: Extension) -> None:
@@ -397,7 +410,7 @@ class Server:
         """
         is_task = part.policy.task != "never" if isinstance(part, Tool) else self._tasks is not None and not isinstance(part, Component)
         if is_task and self.tasks is None:
-            self.tasks = TaskExtension(self._tasks)
+            self.tasks = TaskExtension(self._tasks, self)
             self.extend(self.tasks)
 
     def remove(self, kind: Kind, key: str) -> None:
@@ -443,8 +456,11 @@ class Server:
         for server in self._publishers():
             push_to_session(server.bus, session_id, notification)
 
+    @deprecated("Logging is deprecated by SEP-2577; removed at the earliest by the first revision of 2027-07-28 or later.", category=None)
     def log(self, session_id: str, level: str, data: Any, logger: str | None = None) -> None:
         """Send a log message to one session, unless its level is above; from any thread, waiting for nobody.
+
+        Deprecated since protocol 2026-07-28 (SEP-2577); see `Context.log`.
 
         Args:
             session_id: The session, as `ctx.session_id` or `hello.session_id` had it.
@@ -472,6 +488,14 @@ class Server:
         """What a client that subscribes to a URI hears of: see `catalogue.find_watched`."""
         return await find_watched(self.registry, uri, ctx)
 
+    def tells_at_once(self, uri: str, ctx: Context) -> bool | None:
+        """Whether a client that subscribes to a template hears of a URI that fits it: see `catalogue.tells_at_once`."""
+        return tells_at_once(self.registry, uri, ctx)
+
+    async def tells_of(self, uri: str, ctx: Context) -> bool:
+        """The same where an author has to be asked: see `catalogue.tells_of`."""
+        return await tells_of(self.registry, uri, ctx)
+
     def turn(self, request: Request, *, streams: bool = False) -> Turn:  # noqa: ARG002 - to a handler it matters
         """When a request of a session runs: at once, or after those before it, because what it asks for takes the session's state.
 
@@ -484,22 +508,29 @@ class Server:
     def hear(self, mount: Any, message: Any, bind: Any, facts: Any) -> None:
         """Take a notification of a client; only handlers do something with it."""
 
-    def crash(self, where: str, error: BaseException) -> Fail:
-        """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire)."""
+    def crash(self, where: str, error: BaseException, error_id: str | None = None) -> Fail:
+        """Make of an unexpected exception what the client gets, and log the rest (no exception text reaches the wire).
+
+        Args:
+            where: What failed, printable.
+            error: The exception.
+            error_id: What the client and the log call it by; the id of the request that is served, or a random one.
+        """
         error = sole_error(error)
         if isinstance(error, Fail):
             return error
-        if isinstance(error, ToolError):
-            return Fail(Reason.INTERNAL, str(error.content))
-        error_id = secrets.token_hex(4)
+        if isinstance(error, StoreError):
+            _log.warning("%s: %s", where, error)
+            return Fail(Reason.STORE)
+        if isinstance(error, ToolError) and (said := show_plainly(error.content)) is not None:
+            return Fail(Reason.INTERNAL, said)
+        error_id = error_id or REQUEST.get() or new_id()
         _log.error("%s failed, error id %s", where, error_id, exc_info=error)
         if self.mask_errors:
             return Fail(Reason.INTERNAL, f"Internal error (id {error_id}).")
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:  # noqa: BLE001 - an exception that can't say what it is
-            text = type(error).__name__
-        return Fail(Reason.INTERNAL, f"{text} (id {error_id}).")
+        said = show_plainly(error)
+        text = type(error).__name__ if said is None else f"{type(error).__name__}: {said}"
+        return Fail(Reason.INTERNAL, f"{clean(text, MAX_SHOWN)} (id {error_id}).")
 
 
 def _introduce(name: str, version: str, *, icons: Sequence[v.Icon], **said: Any) -> v.Implementation:
@@ -511,9 +542,7 @@ def _introduce(name: str, version: str, *, icons: Sequence[v.Icon], **said: Any)
     return info
 
 
-def _check_options(threads: int, completion_cap: int, instructions: str | None, ask_timeout: float) -> None:
-    if type(threads) is not int or threads < 1:
-        raise RegistrationError(f"threads must be an integer of at least 1, not {threads!r}: `def` functions would wait for ever.")
+def _check_options(completion_cap: int, instructions: str | None, ask_timeout: float) -> None:
     if type(completion_cap) is not int or not 1 <= completion_cap <= COMPLETION_CAP:
         raise RegistrationError(f"completion_cap must be 1 to {COMPLETION_CAP} (CP-03), not {completion_cap!r}.")
     if instructions is not None and type(instructions) is not str:

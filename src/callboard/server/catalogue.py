@@ -22,13 +22,24 @@ from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason
 from callboard.server.component import Repository, Resource, Template
 from callboard.server.context import Context
-from callboard.server.cursor import read_cursor, write_cursor
+from callboard.server.cursor import name_for, read_cursor, write_cursor
 from callboard.server.policy import sees, strictest
 from callboard.server.registry import LIST_KEYS, Kind, Provider, Registry
 from callboard.server.workers import is_imposed
 from callboard.wire.jsonrpc import encode
 
-__all__ = ["ask_provider", "find", "find_readable", "find_watched", "hides", "list_page", "unknown_prompt", "unknown_tool"]
+__all__ = [
+    "ask_provider",
+    "find",
+    "find_readable",
+    "find_watched",
+    "hides",
+    "list_page",
+    "tells_at_once",
+    "tells_of",
+    "unknown_prompt",
+    "unknown_tool",
+]
 
 Readable: TypeAlias = tuple[Resource | Repository, None] | tuple[Template, dict[str, Any]]
 _log = logging.getLogger("callboard")
@@ -78,6 +89,34 @@ async def find_watched(registry: Registry, uri: str, ctx: Context) -> UriTemplat
     if readable is None or (readable[0].gate is not None and readable[0].gate.refuse(ctx)):
         return None
     return uri
+
+
+def tells_at_once(registry: Registry, uri: str, ctx: Context) -> bool | None:
+    """Whether a client that asked for a template hears of a URI that fits it; None where an author has to be asked: see `tells_of`."""
+    if registry.providers:
+        return None
+    first = _first(registry, uri)
+    if first is None:
+        return True  # what has gone is nobody's secret
+    return None if first.visible is not None else first.gate is None or first.gate.refuse(ctx) is None
+
+
+async def tells_of(registry: Registry, uri: str, ctx: Context) -> bool:
+    """Whether a client that asked for a template hears of a URI that fits it.
+
+    Not where what comes first there is hidden, or needs a scope that it lacks: then the URI itself may be a secret (SA21).
+    """
+    for home in await _homes(registry, ctx):
+        first = _first(home, uri)
+        if first is not None:
+            return await sees(first, ctx) and (first.gate is None or first.gate.refuse(ctx) is None)
+    return False
+
+
+def _first(home: Registry, uri: str) -> Any:
+    """What is asked for a URI; None where nothing is there."""
+    template = next(home.find_templates(uri), None)
+    return home.resources.get(uri) or (None if template is None else template[0]) or next(home.find_repositories(uri), None)
 
 
 async def hides(registry: Registry, uri: str, ctx: Context) -> bool:
@@ -148,13 +187,14 @@ async def _cut(
     kind: Kind, cursor: str | None, listing: list[bytes], paged: list[Repository], size: int, ctx: Context
 ) -> tuple[list[bytes], str | None]:
     """The items of a page, and the cursor of the next."""
-    place = None if cursor is None or kind != "resources" else _read_place(cursor)
+    name = name_for(kind, ctx.principal)
+    place = None if cursor is None or kind != "resources" else _read_place(name, cursor)
     items: list[bytes] = []
     if place is None:
-        offset = read_cursor(kind, cursor)
+        offset = read_cursor(name, cursor)
         items = listing[offset : offset + size]
         if offset + size < len(listing):
-            return items, write_cursor(kind, offset + size)
+            return items, write_cursor(name, offset + size)
         place = 0, None
     index, inner = place
     asked = 0  # a repository may give empty pages for ever
@@ -163,20 +203,20 @@ async def _cut(
         items += entries
         index, inner = (index + 1, None) if following is None else (index, following)
         asked += 1
-    return items, _write_place(index, inner) if index < len(paged) else None
+    return items, _write_place(name, index, inner) if index < len(paged) else None
 
 
-def _write_place(index: int, inner: str | None) -> str:
-    return base64.urlsafe_b64encode(encode([index, inner])).decode()
+def _write_place(name: str, index: int, inner: str | None) -> str:
+    return base64.urlsafe_b64encode(encode([index, inner, name])).decode()
 
 
-def _read_place(cursor: str) -> tuple[int, str | None] | None:
-    """Which repository a cursor stands in, and its own cursor there; None when it stands before all of them."""
+def _read_place(name: str, cursor: str) -> tuple[int, str | None] | None:
+    """Which repository a cursor of this list stands in, and its own cursor there; None when it stands before all of them."""
     try:
         decoded = base64.b64decode(cursor, altchars=b"-_", validate=True)
-        index, inner = msgspec.json.decode(decoded, type=tuple[int, str | None])
+        index, inner, owner = msgspec.json.decode(decoded, type=tuple[int, str | None, str])
     except (binascii.Error, ValueError):
         return None
-    if index < 0:
+    if index < 0 or owner != name:
         raise Fail(Reason.CURSOR)
     return index, inner

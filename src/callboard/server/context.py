@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from asyncio import AbstractEventLoop, Future, run_coroutine_threadsafe
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from asyncio import run_coroutine_threadsafe
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from copy import copy
 from functools import partial
 from math import isfinite
@@ -15,16 +15,20 @@ from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 from msgspec import UNSET
+from typing_extensions import deprecated
 
 from callboard.auth.principal import Principal
 from callboard.core.era import Request
 from callboard.core.exchange import Exchange
 from callboard.core.inputs import Memory
+from callboard.errors import Fail, Reason
 from callboard.server.asking import Asks, Input, read_elicited, read_roots, read_sampled
+from callboard.server.drain import READY, Drain, Ready
 from callboard.server.form import compile_form
 from callboard.server.mount import Job, Mount, Session
+from callboard.server.rates import Pace
 from callboard.server.sampling import Messages, Sampled, SampleFields, build_sampling
-from callboard.server.state import Hello, Turn, show_type
+from callboard.server.state import Hello, show_type
 from callboard.types import Answer
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import RequestId, encode_notification
@@ -36,38 +40,6 @@ T = TypeVar("T")
 _DAY = 24 * 3600.0
 _NO_SCOPES: frozenset[str] = frozenset()
 _SEVERITY = {level: rank for rank, level in enumerate(LOG_LEVELS)}
-
-
-class _Drain:
-    """Awaitable for back-pressure: done once the reader has caught up."""
-
-    __slots__ = ("_exchange", "_loop")
-
-    def __init__(self, exchange: Exchange, loop: AbstractEventLoop) -> None:
-        self._exchange = exchange
-        self._loop = loop
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if self._exchange.congested and self._exchange.open:
-            drained: Future[None] = self._loop.create_future()
-            self._exchange.when_drained(partial(_resolve, drained))
-            yield from drained
-
-
-def _resolve(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-class _Ready:
-    __slots__ = ()
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_READY = _Ready()
 
 
 class Context:
@@ -95,6 +67,7 @@ class Context:
     __slots__ = (
         "_locals",
         "_meta",
+        "_paces",
         "_reached",
         "_state",
         "asks",
@@ -149,6 +122,7 @@ class Context:
         self._locals: dict[str, Any] | None = None
         self._meta: dict[str, Any] | None = None
         self._reached: float | None = None
+        self._paces: tuple[Pace, Pace] | None = None
 
     @property
     def server(self) -> Any:
@@ -160,6 +134,26 @@ class Context:
         """What the caller was granted; empty where the transport does not say."""
         principal = self.principal
         return principal.scopes if isinstance(principal, Principal) else _NO_SCOPES
+
+    def lacks(self, scopes: Collection[str]) -> Fail | None:
+        """Why the caller may not do what needs these scopes, all of them; None where they were granted."""
+        if self.scopes.issuperset(scopes):
+            return None
+        needed = sorted(scopes)
+        return Fail(Reason.SCOPE, f"This needs the scope {' '.join(needed)}, which was not granted.", {"requiredScopes": needed})
+
+    def require(self, *scopes: str) -> None:
+        """Go on only where the caller was granted these scopes: for what depends on the arguments. What always holds is `scopes=`.
+
+        Args:
+            *scopes: All that the operation needs: a client that lacks one asks its user for all of them at once (AR-06).
+
+        Raises:
+            Fail: One was not granted; over HTTP the answer is 403 with a challenge that says what to get, unless progress or a log message has
+                been sent before: then its error is in band.
+        """
+        if (fail := self.lacks(scopes)) is not None:
+            raise fail
 
     def enter(self, server: Any, values: Mapping[str, Any]) -> None:
         """Go on as a request of a mounted server; `locals` keeps what is in it.
@@ -241,7 +235,7 @@ class Context:
         kind = self.mount.server.state
         if kind is None:
             raise RuntimeError("ctx.state: this server has none; give it one: Server(..., state=Cart).")
-        if self.session is not None or self.mount.server.turn(self.request) is Turn.NOW:
+        if self.session is not None or not self.mount.server.turn(self.request).has_state:
             raise RuntimeError(f"ctx.state: calls that use it run one at a time; declare it: `def f(state: {show_type(kind.type)}, ...)`.")
         hello = Hello(self.client_info, self.client_capabilities, self.protocol_version, {}, None, self.options)
         return kind.draft(kind.begin(hello))
@@ -342,10 +336,16 @@ class Context:
         params = {"mode": "url", "message": message, "url": url}
         return await self.begin_asking().ask("elicitation/create", params, key, partial(read_elicited, form=None))
 
+    # DP-07: marked for type checkers and editors alone. The same call serves clients of 2025, for whom nothing is deprecated, so that a
+    # warning at run time would come at every call, and could not be heeded before the last of them is gone.
+    @deprecated("Sampling is deprecated by SEP-2577; removed at the earliest by the first revision of 2027-07-28 or later.", category=None)
     async def sample(
         self, messages: Messages, *, max_tokens: int = 1000, key: str | None = None, **options: Unpack[SampleFields]
     ) -> Sampled:
-        """Ask the client's model (deprecated in the current protocol, like roots); see `elicit` for what that means on which client.
+        """Ask the client's model; see `elicit` for what that means on which client.
+
+        Deprecated since protocol 2026-07-28 (SEP-2577): it works until a revision removes it, at the earliest the first one on or after
+        2027-07-28. New servers call a model of their own.
 
         Args:
             messages: A text, a `types.SamplingMessage`, or a list of them.
@@ -363,8 +363,12 @@ class Context:
         params = build_sampling(messages, max_tokens, options)
         return await self.begin_asking().ask("sampling/createMessage", params, key, read_sampled)
 
+    @deprecated("Roots are deprecated by SEP-2577; removed at the earliest by the first revision of 2027-07-28 or later.", category=None)
     async def roots(self, *, key: str | None = None) -> list[v.Root]:
         """Ask the client for the folders that it works in (RT-01); see `elicit`.
+
+        Deprecated since protocol 2026-07-28 (SEP-2577), with the same date as `sample`. New servers take paths as arguments, or from their
+        own configuration.
 
         Args:
             key: See `elicit`.
@@ -402,7 +406,7 @@ class Context:
 
     # Telling the client
 
-    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> _Drain | _Ready:
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> Drain | Ready:
         """Report progress, at once and from any thread. Without effect when the client asked for none; of a task the message is told.
 
         Args:
@@ -421,7 +425,7 @@ class Context:
         if self.job is not None and message is not None:
             self._on_loop(self.job.say, message)
         if self.request.envelope.progress_token is None or not self.exchange.streams:
-            return _READY
+            return READY
         return self._on_loop(self._report, progress, total, message)
 
     def _report(self, progress: float, total: float | None, message: str | None) -> None:
@@ -433,10 +437,17 @@ class Context:
             params["total"] = total
         if message is not None:
             params["message"] = message
-        self.exchange.emit(encode_notification("notifications/progress", params), key="progress")
+        note = encode_notification("notifications/progress", params)
+        self.exchange.held = note if (late := self._is_too_fast(0)) else None  # PR-06; the last one comes in any case
+        if not late:
+            self.exchange.emit(note, key="progress")
 
-    def log(self, level: str, data: Any, logger: str | None = None) -> _Drain | _Ready:
+    @deprecated("Logging is deprecated by SEP-2577; removed at the earliest by the first revision of 2027-07-28 or later.", category=None)
+    def log(self, level: str, data: Any, logger: str | None = None) -> Drain | Ready:
         """Send a log message to the client, at once and from any thread; only when the request asked for logs of this level (LG-01).
+
+        Deprecated since protocol 2026-07-28 (SEP-2577), with the same date as `sample`. What operators are to read goes to `logging`; what
+        the user is to see while a call runs goes into `progress`.
 
         Args:
             level: One of `debug`, `info`, `notice`, `warning`, `error`, `critical`, `alert`, `emergency`.
@@ -451,7 +462,7 @@ class Context:
             raise ValueError(f"ctx.log: unknown level {level!r}; use one of {', '.join(LOG_LEVELS)}.")
         wanted = self._log_level
         if wanted is None or _SEVERITY[level] < _SEVERITY[wanted]:
-            return _READY
+            return READY
         params = {"level": level, "data": data} if logger is None else {"level": level, "logger": logger, "data": data}
         try:
             note = encode_notification("notifications/message", params)
@@ -469,15 +480,31 @@ class Context:
         dropped, self.exchange.dropped = self.exchange.dropped, 0
         wanted = self._log_level or "warning"
         level = wanted if _SEVERITY[wanted] > _SEVERITY["warning"] else "warning"
-        params = {"level": level, "logger": "callboard", "data": f"{dropped} log messages were dropped: the client reads too slowly."}
+        params = {
+            "level": level,
+            "logger": "callboard",
+            "data": f"{dropped} log messages were dropped: the client reads too slowly, or there were too many (log_rate).",
+        }
         self.exchange.emit(encode_notification("notifications/message", params), key="dropped")
 
+    def _is_too_fast(self, kind: int) -> bool:
+        """Whether the call says more than it may, of progress (0) or logs (1)."""
+        rate = self.mount.log_rate
+        if rate is None:
+            return False
+        if self._paces is None:
+            self._paces = Pace(*rate), Pace(*rate)
+        return not self._paces[kind].admit(self.mount.workers.loop.time())
+
     def _log(self, note: bytes) -> None:
+        if self._is_too_fast(1):  # LG-06, SA26
+            self.exchange.dropped += 1
+            return
         if self.exchange.dropped and not self.exchange.congested:
             self.report_dropped()
         self.exchange.emit(note, droppable=True)
 
-    def disconnect(self, retry: float = 0.5) -> _Drain | _Ready:
+    def disconnect(self, retry: float = 0.5) -> Drain | Ready:
         """Close this call's connection and go on; a 2025-11-25 client comes back for the rest. For work that outlasts proxies' patience.
 
         At once and from any thread; without effect where there is no session.
@@ -494,7 +521,7 @@ class Context:
         if not isinstance(retry, int | float) or not 0 <= retry <= _DAY:
             raise ValueError(f"ctx.disconnect: retry is a number of seconds, from 0 to a day, not {retry!r}.")
         if self.session is None:
-            return _READY
+            return READY
         return self._on_loop(self.session.disconnect, self.exchange, retry)
 
     def wait(self, awaitable: Awaitable[T]) -> T:
@@ -537,11 +564,11 @@ class Context:
         if self.asks is not None:
             self.asks.task = None
         try:
-            return await self.mount.workers.run(function, kwargs)
+            return await self.mount.workers.run(function, kwargs, principal=self.principal)
         finally:
             self.task, outer = outer, None
 
-    def _on_loop(self, emit: Callable[..., Any], *args: Any) -> _Drain | _Ready:
+    def _on_loop(self, emit: Callable[..., Any], *args: Any) -> Drain | Ready:
         """Emit from whatever thread: what one function says keeps its order."""
         workers = self.mount.workers
         if threading.get_ident() == workers.thread:
@@ -550,8 +577,8 @@ class Context:
             try:
                 workers.loop.call_soon_threadsafe(emit, *args)
             except RuntimeError:
-                return _READY  # the loop has closed
-        return _Drain(self.exchange, workers.loop) if self.exchange.congested else _READY
+                return READY  # the loop has closed
+        return Drain(self.exchange, workers.loop) if self.exchange.congested else READY
 
 
 def _check_message(where: str, message: Any) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any
 
 from msgspec import Raw
 
 from callboard.errors import Fail, Reason
 
-__all__ = ["cut_page", "read_cursor", "write_cursor"]
+__all__ = ["cut_page", "name_for", "read_cursor", "write_cursor"]
 
 
 def cut_page(of: str, key: str, items: Sequence[bytes], offset: int, size: int) -> dict[str, Any]:
@@ -51,3 +52,15 @@ def read_cursor(of: str, cursor: str | None) -> int:
     if owner != of or not (digits.isascii() and digits.isdigit() and len(digits) < 12):
         raise Fail(Reason.CURSOR)
     return int(digits)
+
+
+def name_for(of: str, principal: str | None) -> str:
+    """What a list is called that is made for one principal, so that its cursors are good for theirs alone.
+
+    They carry no authority: whoever made one up would get a page of the list that is theirs.
+
+    Args:
+        of: What the list is of.
+        principal: Whose it is; None for whoever has no name.
+    """
+    return of if principal is None else f"{of}@{blake2b(principal.encode(errors='surrogatepass'), digest_size=6).hexdigest()}"

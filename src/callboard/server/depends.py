@@ -117,7 +117,7 @@ class _Provider:
             return await stack.enter_async_context(make(**kwargs))
         if inspect.isgeneratorfunction(inner):
             manager = (contextmanager(self.fn) if inspect.isgeneratorfunction(self.fn) else self.fn)(**kwargs)
-            value = await _enter(workers, manager)
+            value = await _enter(workers, manager, ctx.principal)
             stack.push_async_exit(partial(_leave, workers, manager))
             return value
         if inspect.iscoroutinefunction(self.fn):
@@ -126,8 +126,8 @@ class _Provider:
         return await value if inspect.isawaitable(value) else value
 
 
-async def _enter(workers: Workers, manager: AbstractContextManager[Any]) -> Any:
-    entering = asyncio.ensure_future(workers.run(manager.__enter__, {}))
+async def _enter(workers: Workers, manager: AbstractContextManager[Any], principal: str | None) -> Any:
+    entering = asyncio.ensure_future(workers.run(manager.__enter__, {}, principal=principal))
     try:
         return await asyncio.shield(entering)
     except asyncio.CancelledError:

@@ -15,9 +15,10 @@ from callboard.core.headers import compare_params
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import AskError, Fail, NotFound, Reason
 from callboard.server.catalogue import find, find_readable, list_page, unknown_prompt, unknown_tool
-from callboard.server.component import Component, Prompt, Repository, Resource, Template, Tool
+from callboard.server.component import Completer, Component, Prompt, Repository, Resource, Template, Tool
 from callboard.server.context import Context
 from callboard.server.extension import Serve
+from callboard.server.policy import settle
 from callboard.server.registry import Kind, Registry
 from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.state import Turn
@@ -98,7 +99,7 @@ async def _advance(ctx: Context, outcome: Outcome | None) -> Outcome | None:
 async def _discover(server: Served, _params: v.RequestParams, _request: Request, ctx: Context) -> Outcome:
     value: dict[str, Any] = {
         "supportedVersions": list(ctx.mount.versions),
-        "capabilities": server.capabilities(listens=ctx.mount.listen_limits is not None, logs=ctx.mount.logs),
+        "capabilities": server.capabilities(listens=ctx.mount.listens, logs=ctx.mount.logs),
     }
     instructions = server.instructions if ctx.mount.instructions is None else ctx.mount.instructions
     if instructions is not None:
@@ -124,12 +125,12 @@ async def _call_tool(server: Served, params: v.CallToolRequestParams, request: R
         if found is None:
             return unknown_tool(params.name)
         tool = found[0]
-    if tool.gate is not None and (fail := tool.gate.admit(ctx)) is not None:
+    if tool.gate is not None and (held := tool.gate.admit(ctx)) is not None and (fail := await settle(held)) is not None:
         return fail
     arguments = params.arguments
     raw = arguments if isinstance(arguments, msgspec.Raw) else None
-    if raw is not None and memoryview(raw)[0] != _BRACE:
-        return Fail(Reason.INVALID_PARAMS, "params.arguments must be an object.")
+    if raw is not None and (memoryview(raw)[0] != _BRACE or len(raw) > ctx.mount.limits.max_arguments):
+        return _refuse_arguments(raw, ctx.mount.limits.max_arguments)
     if tool.header_params and request.headers is not None and request.envelope.version == LATEST:
         given = _as_object(raw)
         if given is not None and (culprit := compare_params(tool.header_params, request.headers, given)):
@@ -137,6 +138,12 @@ async def _call_tool(server: Served, params: v.CallToolRequestParams, request: R
     if server.tasks is not None and ctx.within is None and (tool.policy.task != "never" or request.envelope.task is not None):
         return await server.tasks.call(tool, raw, ctx)
     return await tool.call(raw, ctx)
+
+
+def _refuse_arguments(raw: msgspec.Raw, most: int) -> Fail:
+    if memoryview(raw)[0] != _BRACE:
+        return Fail(Reason.INVALID_PARAMS, "params.arguments must be an object.")
+    return Fail(Reason.INVALID_PARAMS, f"params.arguments has {len(raw)} bytes, more than the {most} of one call (max_arguments).")
 
 
 def _as_object(raw: msgspec.Raw | None) -> dict[str, Any] | None:
@@ -160,7 +167,7 @@ async def _read_resource(server: Served, params: v.ReadResourceRequestParams, _r
         is_everybodys = readable is None and found[0].visible is None and not server.registry.providers
         readable, values = found
     if readable.gate is not None:
-        if (fail := readable.gate.admit(ctx)) is not None:
+        if (held := readable.gate.admit(ctx)) is not None and (fail := await settle(held)) is not None:
             return fail
         is_everybodys &= not readable.gate.scopes
     reply = await (readable.read(uri, values or {}, ctx) if isinstance(readable, Template) else readable.read(uri, ctx))
@@ -183,7 +190,7 @@ async def _get_prompt(server: Served, params: v.GetPromptRequestParams, _request
         if found is None:
             return unknown_prompt(params.name)
         prompt = found[0]
-    if prompt.gate is not None and (fail := prompt.gate.admit(ctx)) is not None:
+    if prompt.gate is not None and (held := prompt.gate.admit(ctx)) is not None and (fail := await settle(held)) is not None:
         return fail
     return await prompt.get({} if params.arguments is UNSET else params.arguments, ctx)
 
@@ -212,12 +219,36 @@ async def _complete(server: Served, params: v.CompleteRequestParams, _request: R
 
 
 def find_turn(registry: Registry, request: Request) -> Turn:
-    """When a request of a session with state runs; at once when there is no such component."""
+    """When a request of a session with state runs; at once when there is no such component.
+
+    Where one that takes the state may be hidden, all that its callers can't tell from it wait as it does: else the time that it takes to be
+    told "unknown" would tell that there is one (SA21).
+    """
     look_up = _COMPONENT.get(request.method)
-    component = None if look_up is None else look_up(registry, request.params)
-    if component is None or component.state is None:
+    if look_up is None:
         return Turn.NOW
-    return Turn.SNAPSHOT if isinstance(component, Tool) and component.snapshot else Turn.IN_TURN
+    component = look_up(registry, request.params)
+    turn = Turn.NOW
+    if component is not None and component.state is not None:
+        turn = Turn.SNAPSHOT if isinstance(component, Tool) and component.snapshot else Turn.IN_TURN
+    certain = component is not None and not isinstance(component, Completer) and component.visible is None
+    if not certain and _hides_state(registry, request.method):
+        return {Turn.NOW: Turn.WAIT, Turn.SNAPSHOT: Turn.LATE}.get(turn, turn)
+    return turn
+
+
+def _hides_state(registry: Registry, method: str) -> bool:
+    """Whether something that takes the state in turn may be hidden among what a method asks for."""
+    if method == "completion/complete":
+        owners = [
+            registry.prompts.get(each.owner) or registry.templates.get(each.owner) for each in registry.completers.values() if each.state
+        ]
+        return any(owner is not None and owner.visible is not None for owner in owners)
+    return any(
+        component.visible is not None and component.state is not None and not (isinstance(component, Tool) and component.snapshot)
+        for kind in _KINDS[method]
+        for component in registry.shelf(kind).values()
+    )
 
 
 def _find_readable(registry: Registry, params: v.ReadResourceRequestParams) -> Component | None:
@@ -244,6 +275,12 @@ _COMPONENT: dict[str, Callable[[Registry, Any], Component | None]] = {
     "resources/read": _find_readable,
     "prompts/get": lambda registry, params: registry.prompts.get(params.name),
     "completion/complete": _find_completer,
+}
+# What they look among.
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "tools/call": ("tools",),
+    "resources/read": ("resources", "templates"),
+    "prompts/get": ("prompts",),
 }
 
 

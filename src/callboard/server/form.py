@@ -389,7 +389,7 @@ def _check_secret(name: str, schema: _Node, node: _Node) -> None:
     is_free = (
         node["type"] in {"string", "integer"} and not node.keys() & {"enum", "oneOf"} and not node.get("format", "").startswith("date")
     )
-    if schema.get("format") == "password" or (is_free and _SECRET.search(snake)):
+    if schema.get("format") == "password" or schema.get("writeOnly") is True or (is_free and _SECRET.search(snake)):
         raise _Misfit("secrets must not be asked for in a form; ask with elicit_url (if it is none, give it another name)")
 
 

@@ -46,16 +46,18 @@ class Judge:
     Args:
         schema: The schema.
         formats: Names of formats that count, each with its check. Other formats are annotations.
+        patterns: Options of `jsonschema_rs` for regular expressions; None for its own.
 
     Attributes:
         schema: As given.
     """
 
-    __slots__ = ("_formats", "_names", "_registry", "_validators", "schema")
+    __slots__ = ("_formats", "_names", "_patterns", "_registry", "_validators", "schema")
 
-    def __init__(self, schema: dict[str, Any], formats: dict[str, Callable[[str], bool]] | None = None) -> None:
+    def __init__(self, schema: dict[str, Any], formats: dict[str, Callable[[str], bool]] | None = None, *, patterns: Any = None) -> None:
         self.schema = schema
         self._formats = formats
+        self._patterns = patterns
         self._registry: Any = None
         self._names: dict[str | int, Any] = {}
         self._validators: dict[Any, Any] = {}
@@ -145,6 +147,7 @@ class Judge:
                 validate_formats=self._formats is not None,
                 retriever=_refuse,
                 registry=self._registry,
+                pattern_options=self._patterns,
             )
         return self._validators[key]
 

@@ -87,6 +87,11 @@ class Lifespan:
         self._runs: dict[asyncio.AbstractEventLoop, _Run] = {}
         self._users: Counter[asyncio.AbstractEventLoop] = Counter()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody serves the server."""
+        return bool(self._users)
+
     async def enter(self) -> Mapping[str, Any]:
         """Count one more user on this event loop; what the lifespan yielded.
 

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from callboard.core.exchange import Exchange
 from callboard.core.task import Task
-from callboard.errors import RegistrationError
+from callboard.server.limits import DEFAULTS, Limits, read_rate
+from callboard.server.places import Load
 from callboard.server.state import Hello
 from callboard.server.workers import Workers
 
-__all__ = ["Caller", "Job", "ListenLimits", "Mount", "Session"]
-
-
-class ListenLimits(msgspec.Struct, frozen=True):
-    """How many listen streams there may be, and for how long.
-
-    Attributes:
-        total: Streams of one server.
-        per_principal: Streams of one principal; clients without a principal share only `total`.
-        lifetime: Seconds until a stream is closed in good order, so that the client re-opens it.
-    """
-
-    total: int = 10_000
-    per_principal: int = 8
-    lifetime: float = 3600.0
-
-    def __post_init__(self) -> None:
-        if self.total < 1 or self.per_principal < 1 or self.lifetime <= 0:
-            raise RegistrationError("max_listens_per_principal must be at least 1 and listen_lifetime more than 0 seconds.")
+__all__ = ["Caller", "Job", "Mount", "Session"]
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -46,6 +29,10 @@ class Caller(msgspec.Struct, frozen=True):
     headers: Mapping[str, str] | None = None
     principal: str | None = None
     scope_state: Any = None
+
+    def __repr__(self) -> str:
+        """Without its headers, which may have a credential (AR-10)."""
+        return f"<Caller {self.principal!r:.80}>"
 
 
 class Job(Protocol):
@@ -138,16 +125,24 @@ class Mount:
             `options` are everybody's.
         instructions: Advice for the model in place of the server's; None for the server's own.
         logs: Whether log messages can be delivered; likewise.
+        challenge: Takes the scopes that an operation needs, gives the `WWW-Authenticate` of the answer to who lacks one; None without auth=.
         closing: What is to be ended before the mount is, by whose it is.
         draining: Whether the mount is about to end, so that no listen stream may begin.
-        listen_limits: Caps of `subscriptions/listen`; None where it can't work: what can't be delivered is not advertised (A19).
+        limits: Bounds of all that goes on in it.
+        load: What goes on in it, counted.
+        log_rate: Messages to the client that one call may say, and in how many seconds; None for no limit.
+        listens: Whether `subscriptions/listen` can work: what can't be delivered is not advertised (A19).
     """
 
     __slots__ = (
+        "challenge",
         "closing",
         "draining",
         "instructions",
-        "listen_limits",
+        "limits",
+        "listens",
+        "load",
+        "log_rate",
         "logs",
         "options",
         "options_factory",
@@ -167,9 +162,13 @@ class Mount:
         options: Any = None,
         options_factory: Callable[[Caller], Any] | None = None,
         instructions: str | None = None,
-        listen_limits: ListenLimits | None = ListenLimits(),
+        limits: Limits = DEFAULTS,
+        load: Load | None = None,
+        listens: bool = True,
         logs: bool = True,
+        challenge: Callable[[Collection[str]], bytes] | None = None,
     ) -> None:
+        self.challenge = challenge
         self.server = server
         self.workers = workers
         self.values = values
@@ -179,5 +178,8 @@ class Mount:
         self.instructions = instructions
         self.closing: dict[object, Callable[[], Awaitable[None]]] = {}
         self.draining = False
-        self.listen_limits = listen_limits
+        self.limits = limits
+        self.load = Load(limits) if load is None else load
+        self.log_rate = None if limits.log_rate is None else read_rate(limits.log_rate, "log_rate")
+        self.listens = listens and limits.max_listens > 0
         self.logs = logs

@@ -21,10 +21,12 @@ from callboard.errors import Fail, Reason, RegistrationError
 from callboard.server.catalogue import ask_provider, unknown_prompt, unknown_tool
 from callboard.server.component import Completer, Component, Prompt, Repository, Resource, Template, Tool, check_tool_name
 from callboard.server.context import Context
+from callboard.server.fleet import join
 from callboard.server.lifespan import Lifespan
 from callboard.server.middleware import Service
 from callboard.server.policy import Guarded, Visible, sees
 from callboard.server.registry import Provider, Registry
+from callboard.stores.base import Store
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import encode
 
@@ -42,12 +44,14 @@ class Mountable(Protocol):
         registry: Its components.
         service: What serves its requests.
         lifespan: What is entered before.
+        store: What it keeps, and what carries its messages.
     """
 
     cache: CacheHint
     registry: Registry
     service: Service
     lifespan: Lifespan
+    store: Store
 
     @property
     def name(self) -> str:
@@ -86,6 +90,8 @@ class Mounted:
             return self._entered[loop]
         values: Mapping[str, Any] | None = None
         try:
+            await self.server.store.open()
+            await join(self.server)
             values = await self.server.lifespan.enter()
         except (Exception, SystemExit):  # noqa: BLE001 - user code; the rest of the server is not harmed
             _log.exception("The lifespan of %r, mounted as %r, failed: its components answer with an error.", self.server.name, self.prefix)
@@ -104,6 +110,8 @@ class Mounted:
             return
         try:
             await self.server.lifespan.leave()
+            if not self.server.lifespan.in_use:
+                await self.server.store.close()
         except (Exception, SystemExit):  # noqa: BLE001 - user code; the parent's own end is still to come
             _log.exception("The lifespan of %r, mounted as %r, failed on its way out.", self.server.name, self.prefix)
 

@@ -10,6 +10,8 @@ import asyncio
 import inspect
 import logging
 import math
+import re
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -21,12 +23,16 @@ from callboard.core.outcome import CacheHint
 from callboard.errors import Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import Callee, Facts, Run, read_facts
 from callboard.server.context import Context
+from callboard.server.limits import Rate, read_rate
+from callboard.server.rates import Buckets
+from callboard.server.shared_rates import SharedBuckets
 from callboard.server.signature import accepts
 from callboard.server.workers import is_imposed
+from callboard.stores.scripted import can_count
 
 __all__ = [
     "ACCESS",
-    "MAX_BUCKETS",
+    "MAX_ROUNDS",
     "AccessFields",
     "Gate",
     "Guarded",
@@ -36,16 +42,17 @@ __all__ = [
     "limit",
     "make_gate",
     "sees",
+    "settle",
     "sort_options",
     "strictest",
 ]
 
 Visible: TypeAlias = Callable[[Context], bool | Awaitable[bool]]
-Rate: TypeAlias = str | tuple[int, float]
-# Principals whose calls are counted at once; past that the one who has been quiet longest is forgotten.
-MAX_BUCKETS = 10_000
+# Rounds of calls that were counted; past that the oldest is forgotten.
+MAX_ROUNDS = 10_000
+# RFC 6749 section 3.3: what a scope is made of.
+_SCOPE = re.compile(r"[!#-\[\]-~]+")
 _TASKS = ("never", "allowed", "always")
-_UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _log = logging.getLogger("callboard")
 
 
@@ -64,7 +71,7 @@ class Policy(msgspec.Struct, kw_only=True, frozen=True):
         visible: Takes the Context, async or not; false hides the component from this request. It runs on the event loop.
         scopes: What the caller must have been granted, all of it.
         rate: Calls of one principal in a time: `"10/s"`, `"60/min"`, `"1000/h"` or `(calls, seconds)`; None for no limit. Callers without
-            a principal share one count.
+            a principal share one count, and all processes that share a store count together.
         timeout: Seconds after which its work is cancelled and the call answered in band; None for no limit. While the client is asked the
             time stands still, whatever the client.
         concurrency: How many calls of it run at once; more wait. None for no limit.
@@ -91,7 +98,8 @@ class Policy(msgspec.Struct, kw_only=True, frozen=True):
         if self.visible is not None:
             _check_visible(self.visible, source)
         if not _are_scopes(self.scopes):
-            raise RegistrationError(f'{source}: scopes is a set of str, like {{"files:write"}}, not {self.scopes!r}.')
+            text = f'scopes is a set of str, like {{"files:write"}}, without blanks and quotes, not {self.scopes!r}.'
+            raise RegistrationError(f"{source}: {text}")
         if self.concurrency is not None and (type(self.concurrency) is not int or self.concurrency < 1):
             text = f"concurrency must be an integer of at least 1, not {self.concurrency!r}: no call would ever run."
             raise RegistrationError(f"{source}: {text}")
@@ -169,30 +177,51 @@ class Gate:
     Args:
         scopes: What a caller must have been granted.
         rate: Calls, and the seconds in which they may be made; None for no limit.
+        name: What its count is called where processes count together: the same in each of them, and no other gate's.
 
     Attributes:
         scopes: As given.
+        rate: As given.
         counts: Whether it remembers calls.
     """
 
-    __slots__ = ("_buckets", "_rounds", "counts", "scopes")
+    __slots__ = ("_buckets", "_name", "_rounds", "_shared", "counts", "rate", "scopes")
 
-    def __init__(self, scopes: frozenset[str], rate: tuple[int, float] | None) -> None:
+    def __init__(self, scopes: frozenset[str], rate: tuple[int, float] | None, name: str) -> None:
         self.scopes = scopes
-        self._buckets = None if rate is None else _Buckets(*rate)
+        self.rate = rate
+        self._name = name
+        self._buckets = None if rate is None else Buckets(*rate)
+        self._shared: SharedBuckets | None = None
         self._rounds: OrderedDict[tuple[str, int], None] = OrderedDict()
         self.counts = rate is not None
 
-    def admit(self, ctx: Context) -> Fail | None:
-        """Count a call, or say why it may not be. One that has come to a mounted server was counted where it came in."""
+    def admit(self, ctx: Context) -> Fail | Awaitable[Fail | None] | None:
+        """Count a call, or say why it may not be. One that has come to a mounted server was counted where it came in.
+
+        Returns:
+            None for a call that may be; why it may not; where processes count together what gives either, see `settle`.
+        """
         fail = self.refuse(ctx)
-        if fail is not None or self._buckets is None or ctx.within is not None or self._goes_on(ctx):
+        if fail is not None or self._buckets is None or ctx.within is not None:
             return fail
-        wait = self._buckets.take(ctx.principal, ctx.mount.workers.loop.time())
-        if wait <= 0:
+        server = ctx.mount.server
+        if server.store.shared and can_count(server.store):
+            return self._admit_shared(ctx, server)
+        if self._goes_on(ctx):
             return None
-        seconds = ctx.exchange.retry_after = max(1, math.ceil(wait))
-        return Fail(Reason.RATE, f"Too many calls: try again in {seconds} s.", {"retryAfter": seconds})
+        wait = self._buckets.take(ctx.principal, ctx.mount.workers.loop.time())
+        return None if wait <= 0 else _refuse(ctx, wait)
+
+    async def _admit_shared(self, ctx: Context, server: Any) -> Fail | None:
+        assert self.rate is not None
+        shared = self._shared
+        if shared is None or shared.store is not server.store:
+            shared = self._shared = SharedBuckets(server.store, self._name, *self.rate, time.monotonic)
+        memory = None if ctx.asks is None else ctx.asks.log.memory
+        mark = None if memory is None or not memory.rounds else f"{memory.chain}.{memory.rounds}"
+        wait = await shared.take(ctx.principal, mark=mark, mark_ttl=server.seals.ttl)
+        return None if wait <= 0 else _refuse(ctx, wait)
 
     def _goes_on(self, ctx: Context) -> bool:
         """Whether it is a call that was counted, in its next round; a round that is sent again is a call."""
@@ -200,67 +229,49 @@ class Gate:
         if memory is None or not memory.rounds or (memory.chain, memory.rounds) in self._rounds:
             return False
         self._rounds[memory.chain, memory.rounds] = None
-        if len(self._rounds) > MAX_BUCKETS:
+        if len(self._rounds) > MAX_ROUNDS:
             self._rounds.popitem(last=False)
         return True
 
     def refuse(self, ctx: Context) -> Fail | None:
         """Why the caller may have nothing to do with the component; None when they may."""
-        if self.scopes <= ctx.scopes:
-            return None
-        needed = sorted(self.scopes)
-        return Fail(Reason.SCOPE, f"This needs the scope {' '.join(needed)}, which was not granted.", {"requiredScopes": needed})
+        return ctx.lacks(self.scopes)
 
 
-def make_gate(policy: Policy, source: str) -> Gate | None:
+async def settle(held: Fail | Awaitable[Fail | None]) -> Fail | None:
+    """Why a call may not be, as `Gate.admit` has it; None where it may.
+
+    Args:
+        held: What it gave.
+    """
+    return held if isinstance(held, Fail) else await held
+
+
+def _refuse(ctx: Context, wait: float) -> Fail:
+    seconds = ctx.exchange.retry_after = max(1, math.ceil(wait))
+    return Fail(Reason.RATE, f"Too many calls: try again in {seconds} s.", {"retryAfter": seconds})
+
+
+def make_gate(policy: Policy, source: str, name: str | None = None) -> Gate | None:
     """What lets calls through to a component; None where everybody may call it.
+
+    Args:
+        policy: The component's.
+        source: Its name and place, for error texts.
+        name: See `Gate`; `source` by default.
 
     Raises:
         RegistrationError: `rate` is none.
     """
-    rate = None if policy.rate is None else _read_rate(policy.rate, source)
-    return Gate(frozenset(policy.scopes), rate) if policy.scopes or rate else None
-
-
-class _Buckets:
-    """For each principal a bucket of calls that may be made at once and fills up again as time goes by."""
-
-    __slots__ = ("_calls", "_left", "_seconds")
-
-    def __init__(self, calls: int, seconds: float) -> None:
-        self._calls = calls
-        self._seconds = seconds
-        self._left: OrderedDict[str | None, tuple[float, float]] = OrderedDict()
-
-    def take(self, principal: str | None, now: float) -> float:
-        """Take one call; seconds until there is one, 0 when it was taken."""
-        left, since = self._left.get(principal, (float(self._calls), now))
-        left = min(float(self._calls), left + (now - since) * self._calls / self._seconds)
-        # What is a call but for a rounding error is one: who waits as long as was said must not be turned away again.
-        taken = left >= 1.0 - 1e-9
-        self._left[principal] = (left - 1.0 if taken else left, now)
-        self._left.move_to_end(principal)
-        if len(self._left) > MAX_BUCKETS:
-            self._left.popitem(last=False)
-        return 0.0 if taken else (1.0 - left) * self._seconds / self._calls
-
-
-def _read_rate(rate: Any, source: str) -> tuple[int, float]:
-    calls: Any = None
-    seconds: Any = None
-    if isinstance(rate, str):
-        count, _, unit = rate.partition("/")
-        calls, seconds = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else None, _UNITS.get(unit)
-    elif isinstance(rate, tuple) and len(rate) == 2:
-        calls, seconds = rate
-    if type(calls) is not int or not 1 <= calls < 10**9 or type(seconds) not in {int, float} or not 0 < seconds < math.inf:
-        raise RegistrationError(f'{source}: rate is "10/s", "60/min", "1000/h" or (calls, seconds), not {rate!r}.')
-    return calls, float(seconds)
+    rate = None if policy.rate is None else read_rate(policy.rate, f"{source}: rate")
+    return Gate(frozenset(policy.scopes), rate, source if name is None else name) if policy.scopes or rate else None
 
 
 def _are_scopes(scopes: Any) -> bool:
-    """An iterator is none: it is empty once it has been looked through, so that everybody would be let in."""
-    return isinstance(scopes, Collection) and not isinstance(scopes, str) and all(isinstance(scope, str) and scope for scope in scopes)
+    """An iterator is none: it is empty once it has been looked through, so that everybody would be let in. `"a b"` is two, and nobody has it."""
+    if not isinstance(scopes, Collection) or isinstance(scopes, str):
+        return False
+    return all(isinstance(scope, str) and _SCOPE.fullmatch(scope) for scope in scopes)
 
 
 def _check_visible(visible: Any, source: str) -> None:

@@ -72,7 +72,7 @@ class Prompt:
         self.source = signature.label
         self.state = callee.state
         policy.check(self.source)
-        self.gate: Gate | None = make_gate(policy, self.source)
+        self.gate: Gate | None = make_gate(policy, self.source, f"prompts:{self.key}")
         self.visible: Visible | None = policy.visible
         self.listing: CacheHint | None = None
         if wrong := [kind for kind in members(signature.returns) if (get_origin(kind) or kind) in _NO_MESSAGES]:

@@ -74,7 +74,7 @@ class FunctionProvider:
         elif inspect.isasyncgenfunction(fn):
             found = fn(ctx)
         else:
-            found = await ctx.mount.workers.run(_collect, {"fn": fn, "ctx": ctx})
+            found = await ctx.mount.workers.run(_collect, {"fn": fn, "ctx": ctx}, principal=ctx.principal)
             found = await found if inspect.isawaitable(found) else found
         if isinstance(found, AsyncIterable):
             return [given async for given in found]

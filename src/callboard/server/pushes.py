@@ -126,7 +126,9 @@ def _publish(bus: Bus, target: str, method: str, params: Any, **address: str) ->
     try:
         message = encode(Push(msgspec.Raw(encode_notification(method, params)), key=_key(method, params), **address))
     except (TypeError, ValueError, RecursionError):
-        _log.exception("A push of %s to %r can't be encoded and is dropped.", method, target)
+        # The id of a session is as good as a password.
+        to = repr(target) if "topic" in address else "a session"
+        _log.exception("A push of %.100r to %s can't be encoded and is dropped.", method, to)
         return
     bus.publish(PUSHES, message)
 

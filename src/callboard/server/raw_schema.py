@@ -17,7 +17,7 @@ from callboard.server.faults import ArgumentFaults
 from callboard.server.judge import Judge
 from callboard.server.subschemas import resolve, walk
 
-__all__ = ["RawArguments", "RawResult"]
+__all__ = ["DIALECTS", "RawArguments", "RawResult", "compile_schema", "count_subschemas", "read_schema"]
 
 MAX_BYTES = 1_048_576
 """Size of a schema as JSON (JS-05)."""
@@ -27,8 +27,10 @@ MAX_LISTED = 16_384
 """Of arguments with more bytes than this the first fault of each alone is told."""
 MAX_SUBSCHEMAS = 10_000
 """How many subschemas one value may meet in one place, references followed (JS-05)."""
+MAX_WORK = 10_000_000
+"""How many subschemas the values of one call's arguments may meet in all: a second or two (JS-05)."""
 
-_DIALECTS = {
+DIALECTS = {
     f"{uri}{end}": name
     for uri, name in (
         ("https://json-schema.org/draft/2020-12/schema", "2020-12"),
@@ -39,6 +41,7 @@ _DIALECTS = {
     )
     for end in ("", "#")
 }
+"""What `$schema` may be -> name of the dialect (JS-01)."""
 _IN_PLACE = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas"}
 _decode = msgspec.json.Decoder().decode
 
@@ -55,15 +58,20 @@ class RawArguments(Arguments):
     """
 
     def __init__(self, schema: dict[str, Any] | bytes, label: str) -> None:
-        document = _read(schema, f"{label}: the input schema")
+        document = read_schema(schema, f"{label}: the input schema")
         if document.get("type") != "object":  # TL-05
             raise RegistrationError(f'{label}: the input schema must have "type": "object" at its root; arguments are an object.')
         super().__init__(document)
-        self._fits = _compile(self.judge, document, f"{label}: the input schema")
+        self._fits = compile_schema(self.judge, document, f"{label}: the input schema")
+        self._cost = count_subschemas(document)
 
     def bind(self, raw: bytes | msgspec.Raw | None) -> dict[str, Any]:
         """Give the arguments as they are, once the schema has nothing against them; see `Arguments.bind`."""
         values: dict[str, Any] = parse_plain(raw or b"{}")
+        if raw is not None and self._cost * len(raw) > MAX_WORK and self._cost * _count_values(bytes(raw)) > MAX_WORK:
+            raise ArgumentFaults(
+                [((), "must have fewer values: the schema has so many alternatives that checking them would take too long")]
+            )
         if not self._fits(values):
             big = len(raw or b"") > MAX_LISTED
             findings, complete = self.judge.findings(values, big=big)
@@ -88,10 +96,10 @@ class RawResult:
     """
 
     def __init__(self, schema: dict[str, Any] | bytes, encode: Callable[[Any], bytes], label: str) -> None:
-        self.schema = _read(schema, f"{label}: the output schema")
+        self.schema = read_schema(schema, f"{label}: the output schema")
         self.nullable = True
         self._judge = Judge(self.schema)
-        self._fits = _compile(self._judge, self.schema, f"{label}: the output schema")
+        self._fits = compile_schema(self._judge, self.schema, f"{label}: the output schema")
         self._encode = encode
 
     def encode(self, value: Any) -> bytes:
@@ -108,8 +116,16 @@ class RawResult:
         return data
 
 
-def _read(schema: dict[str, Any] | bytes, what: str) -> dict[str, Any]:
-    """Copy a schema through JSON, keywords and their order kept, and check its size (JS-05)."""
+def read_schema(schema: dict[str, Any] | bytes, what: str) -> dict[str, Any]:
+    """Copy a schema through JSON, keywords and their order kept, and check its size (JS-05).
+
+    Args:
+        schema: The schema.
+        what: What it is of, for error texts.
+
+    Raises:
+        RegistrationError: It is no JSON, no object, or too big.
+    """
     try:
         data = schema if isinstance(schema, bytes) else msgspec.json.encode(schema)
         document = _decode(data)
@@ -119,19 +135,27 @@ def _read(schema: dict[str, Any] | bytes, what: str) -> dict[str, Any]:
         raise RegistrationError(f"{what} must be an object, not {type(document).__name__}.")
     if len(data) > MAX_BYTES:
         raise RegistrationError(f"{what} has {len(data)} bytes; {MAX_BYTES} are the limit (raw_schema.MAX_BYTES).")
-    nodes = dict(walk(document))
-    if deep := next((path for path in nodes if len(path) > 2 * MAX_DEPTH), None):
+    if deep := next((path for path, _ in walk(document) if len(path) > 2 * MAX_DEPTH), None):
         raise RegistrationError(f"{what} nests {len(deep) // 2} deep; {MAX_DEPTH} is the limit (raw_schema.MAX_DEPTH).")
-    costs: dict[int, int] = {}
-    try:
-        cost = max(_cost(node, document, costs) for node in nodes.values())
-    except RecursionError:
-        cost = MAX_SUBSCHEMAS + 1
-    if cost > MAX_SUBSCHEMAS:
+    if count_subschemas(document) > MAX_SUBSCHEMAS:
         raise RegistrationError(
             f"{what} applies more than {MAX_SUBSCHEMAS} subschemas to one value (raw_schema.MAX_SUBSCHEMAS); flatten its $refs and allOf."
         )
     return document
+
+
+def _count_values(text: bytes) -> int:
+    """About how many values there are in JSON, and never fewer."""
+    return 1 + sum(len(text) - len(text.replace(mark, b"")) for mark in (b",", b"[", b"{"))
+
+
+def count_subschemas(document: dict[str, Any]) -> int:
+    """How many subschemas one value may meet in one place, references followed; more than the limit where they go too deep to count."""
+    costs: dict[int, int] = {}
+    try:
+        return max(_cost(node, document, costs) for _, node in walk(document))
+    except RecursionError:
+        return MAX_SUBSCHEMAS + 1
 
 
 def _cost(schema: Any, root: dict[str, Any], costs: dict[int, int]) -> int:
@@ -152,10 +176,20 @@ def _cost(schema: Any, root: dict[str, Any], costs: dict[int, int]) -> int:
     return total
 
 
-def _compile(judge: Judge, schema: dict[str, Any], what: str) -> Callable[[Any], bool]:
+def compile_schema(judge: Judge, schema: dict[str, Any], what: str) -> Callable[[Any], bool]:
+    """Compile a schema and give the check whether a JSON value fits.
+
+    Args:
+        judge: The schema's.
+        schema: The schema, read.
+        what: What it is of, for error texts.
+
+    Raises:
+        RegistrationError: It is of an unknown dialect (JS-01), refers to another document (JS-03), or is invalid.
+    """
     dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
-    if dialect not in _DIALECTS:  # JS-01
-        known = ", ".join(uri for uri in _DIALECTS if not uri.endswith("#"))
+    if dialect not in DIALECTS:  # JS-01
+        known = ", ".join(uri for uri in DIALECTS if not uri.endswith("#"))
         raise RegistrationError(f"{what} declares the dialect {dialect!r}; known are {known}.")
     try:
         return judge.compile()

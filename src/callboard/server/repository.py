@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET
 
 from callboard.core.outcome import CacheHint, Outcome
-from callboard.core.uri import UriTemplate, check_traversal
+from callboard.core.traversal import check_traversal
+from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason, RegistrationError
 from callboard.server.callee import Callee, Facts, make_definition
 from callboard.server.context import Context

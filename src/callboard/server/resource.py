@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 from msgspec import UNSET
 
 from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
-from callboard.core.uri import UriTemplate, check_traversal
+from callboard.core.traversal import check_traversal
+from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, NotFound, Reason, RegistrationError
 from callboard.server.callee import Callee, FactFields, Facts, make_definition, open_reply
 from callboard.server.context import Context
@@ -75,7 +76,7 @@ class Readable:
         if not isinstance(mime_type, str | None):
             raise RegistrationError(f'{self.source}: mime_type is a text like "text/markdown", not {mime_type!r}.')
         self.cache = cache
-        self.gate: Gate | None = make_gate(policy, self.source)
+        self.gate: Gate | None = make_gate(policy, self.source, f"resources:{self.key}")
         self.visible: Visible | None = policy.visible
         self.listing: CacheHint | None = None
         self.definition = b""

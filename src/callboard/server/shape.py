@@ -184,9 +184,10 @@ def _structured(result: Result, label: str) -> Callable[[Any], ToolResult]:
         try:
             if isinstance(value, _PUT_TOGETHER):
                 return _shape_result(value, functools.partial(_guarded, encode=encode, nullable=nullable), required=True)
-            return _shape_data(_guarded(value, encode, nullable=nullable))
+            data = _guarded(value, encode, nullable=nullable)
         except ResultError as error:
             raise _named(error, value, label) from error.__cause__
+        return [TextContent(text=str(data, "utf-8"))], msgspec.Raw(data), None  # as `_shape_data` does: most results come this way
 
     return shape
 

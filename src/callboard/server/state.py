@@ -16,6 +16,7 @@ import msgspec
 
 from callboard.errors import RegistrationError
 from callboard.server.annotation import needs_pydantic, parts
+from callboard.server.limits import refuse_moved
 from callboard.server.signature import EMPTY, accepts, plain_type, read
 from callboard.server.workers import Workers
 
@@ -53,11 +54,21 @@ class Turn(Enum):
         NOW: At once; it takes no state.
         IN_TURN: When those before it that take state are through.
         SNAPSHOT: At once, on a copy of the state that is not written back.
+        WAIT: As IN_TURN, without the state: what a name that nobody knows has to do where one that is hidden would wait (SA21).
+        LATE: As SNAPSHOT, for the same reason in its turn.
+        queues: Whether it waits for those before it.
+        has_state: Whether it gets the state, or a copy.
     """
 
     NOW = auto()
     IN_TURN = auto()
     SNAPSHOT = auto()
+    WAIT = auto()
+    LATE = auto()
+
+    def __init__(self, _number: int) -> None:
+        self.queues = self.name in {"IN_TURN", "WAIT", "LATE"}
+        self.has_state = self.name in {"IN_TURN", "SNAPSHOT", "LATE"}
 
 
 class StateKind:
@@ -74,6 +85,9 @@ class StateKind:
         type: The type.
         key: What a parameter's annotation must come down to for the parameter to be the state.
     """
+
+    # Whether values are kept as they are, and not as bytes.
+    by_reference = False
 
     __slots__ = ("_decode", "_encode", "_make", "key", "type")
 
@@ -230,6 +244,11 @@ class HookFields(TypedDict, total=False):
     unsubscribe: Callable[[str, Any], Any] | None
 
 
+# Options of `asgi` and `run` that other frameworks, or a guess, give to the server.
+_OF_SERVING = frozenset(
+    {"auth", "resource", "scopes", "implies", "hosts", "origins", "cors", "allow_remote", "path", "json_only", "versions"}
+)
+
 # What each hook takes, as its error says it.
 _TAKES: dict[str, tuple[str, ...]] = {
     "terminate": ("reason", "state"),
@@ -245,6 +264,11 @@ def read_hooks(fields: Mapping[str, Any]) -> Hooks:
     Raises:
         RegistrationError: One is unknown, or can't be called as it will be; the text says how.
     """
+    refuse_moved(fields)
+    if served := sorted(fields.keys() & _OF_SERVING):
+        raise RegistrationError(
+            f"Server takes no {served[0]!r}, which says how it is served: callboard.asgi(server, {served[0]}=...) or callboard.run."
+        )
     if unknown := sorted(fields.keys() - HookFields.__annotations__.keys()):
         raise RegistrationError(f"Server takes no {unknown[0]!r}; beside its own options it takes {', '.join(HookFields.__annotations__)}.")
     for name, takes in _TAKES.items():

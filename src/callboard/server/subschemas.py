@@ -26,18 +26,22 @@ _ONE = (
 )
 _LIST = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
 _MAP = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+_ALL = frozenset({*_ONE, *_LIST, *_MAP})
 
 
 def children(schema: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The schemas directly inside a schema, each with the way there. Boolean schemas are passed over."""
+    holding = schema.keys() & _ALL  # most have none, or one: looking for each would take the time of all
+    if not holding:
+        return
     for key in _ONE:
-        if isinstance(inner := schema.get(key), dict):
+        if key in holding and isinstance(inner := schema[key], dict):
             yield (key,), inner
     for key in _LIST:
-        if isinstance(members := schema.get(key), list):
+        if key in holding and isinstance(members := schema[key], list):
             yield from (((key, at), member) for at, member in enumerate(members) if isinstance(member, dict))
     for key in _MAP:
-        if isinstance(named := schema.get(key), dict):
+        if key in holding and isinstance(named := schema[key], dict):
             yield from (((key, name), inner) for name, inner in named.items() if isinstance(inner, dict))
 
 

@@ -3,31 +3,36 @@
 Rules:
     1. The acknowledgement is the first thing on a stream (SB-03); it names what was asked, granted and advertised, nothing else (SB-04).
     2. Every frame is tagged with the id of the listen request, JSON type kept (SB-05, MT-08).
-    3. What a stream gets is decided in one place, `_Listener.wants`: kinds it asked for, URIs it named (SB-02). Nothing that belongs to a
-       request can come here: only this module emits on a listen stream (HM-16).
-    4. A place is taken by `_Admission` and given back however the stream dies.
+    3. What a stream gets is decided in one place, `_Listener.wants`: kinds it asked for, URIs it named (SB-02), and those that fit a template it
+       named, but for what is hidden from its client, or needs a scope that it lacks (SA21). Nothing that belongs to a request can come here:
+       only this module emits on a listen stream (HM-16).
+    4. A place is taken of `Places`, in all processes that share a store, and given back however the stream dies.
     5. A slow listener costs bounded memory: equal notices that wait replace each other; past the exchange's cap the stream is given up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 
+from callboard.auth.principal import seconds_left
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import Reply
 from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason
 from callboard.server.context import Context
-from callboard.server.mount import ListenLimits
+from callboard.server.limits import Limits
 from callboard.server.places import Places
 from callboard.server.workers import Workers
 from callboard.stores.base import Bus
+from callboard.stores.topics import LOST
 from callboard.wire.jsonrpc import encode
 from callboard.wire.methods import ListenFilter
 
@@ -36,6 +41,7 @@ __all__ = ["CHANGES", "MAX_RESOURCES", "Change", "Hub", "decode_change"]
 CHANGES = "callboard.changes"
 """The Bus topic that changes travel on."""
 
+_log = logging.getLogger("callboard")
 _SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 _PROMISES = ("listChanged", "subscribe")
 # Resources that one stream may name.
@@ -64,9 +70,11 @@ decode_change = msgspec.json.Decoder(Change).decode
 
 
 class _Listener:
-    __slots__ = ("closed", "exchange", "kinds", "principal", "tag", "templates", "uris", "workers")
+    __slots__ = ("_asking", "_ctx", "closed", "exchange", "kinds", "principal", "tag", "templates", "uris", "workers")
 
     def __init__(self, ctx: Context, kinds: frozenset[str], uris: frozenset[str], templates: tuple[UriTemplate, ...]) -> None:
+        self._ctx = ctx
+        self._asking: dict[str | None, asyncio.Task[None]] = {}
         self.exchange: Exchange = ctx.exchange
         self.principal = ctx.principal
         self.workers = ctx.mount.workers
@@ -79,7 +87,31 @@ class _Listener:
     def wants(self, change: Change) -> bool:
         if change.uri is None:
             return change.kind in self.kinds
-        return change.uri in self.uris or any(template.match(change.uri) is not None for template in self.templates)
+        return change.uri in self.uris or self._fits(change.uri)
+
+    def _fits(self, uri: str) -> bool:
+        return any(template.match(uri) is not None for template in self.templates)
+
+    def tell(self, change: Change) -> None:
+        """Tell of what it wants; on its own loop."""
+        if change.uri is None or change.uri in self.uris:
+            self.notify(change)
+            return
+        shown = self._ctx.server.tells_at_once(change.uri, self._ctx)
+        if shown:
+            self.notify(change)
+        elif shown is None and change.uri not in self._asking:
+            if len(self._asking) < MAX_RESOURCES:
+                self._asking[change.uri] = self.workers.loop.create_task(self._tell_if_shown(change, change.uri))
+            else:
+                _close(self)  # its client opens another one, and takes all for changed
+
+    async def _tell_if_shown(self, change: Change, uri: str) -> None:
+        try:
+            if await self._ctx.server.tells_of(uri, self._ctx) and not self.closed.done():
+                self.notify(change)
+        finally:
+            del self._asking[uri]
 
     def notify(self, change: Change) -> None:
         if change.uri is None:
@@ -99,10 +131,18 @@ class Hub:
 
     Args:
         bus: What carries changes, between processes too.
+        shared: Whether other processes hear it.
+
+    Attributes:
+        bus: As given.
+        shared: As given.
+        begun: Whether the server is served.
     """
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, *, shared: bool = False) -> None:
+        self.bus = bus
+        self.shared = shared
+        self.begun = False
         self._listeners: dict[_Listener, None] = {}
         self._places = Places("listen streams", "max_listens", self._sweep)
         self._subscribed = False
@@ -119,7 +159,19 @@ class Hub:
             kind: `tools`, `prompts` or `resources`.
             uri: The resource that was updated; None when the list changed.
         """
-        self._bus.publish(CHANGES, encode(Change(kind, uri)))
+        self.bus.publish(CHANGES, encode(Change(kind, uri)))
+
+    def changed(self, kind: str) -> None:
+        """Tell every stream that a list of this server changed; from any thread.
+
+        A process that is only beginning tells nobody else: its components are those that the others have, and with each process that is
+        started again all clients would fetch all lists.
+
+        Args:
+            kind: `tools`, `prompts` or `resources`.
+        """
+        if self.begun or not self.shared:
+            self.publish(kind)
 
     async def listen(self, ctx: Context, asked: ListenFilter) -> Reply:
         """Serve one stream until the server closes it.
@@ -135,17 +187,27 @@ class Hub:
         watch = await self._watch(ctx, asked, listener)
         if watch is not None:
             granted["taskIds"] = watch.ids
-        self._places.take(ctx.principal, limits.total, limits.per_principal)
+        held = self._places.take(ctx.principal, limits.max_listens, limits.max_listens_per_principal, ctx.server.store)
+        if held is not None:
+            await held
         self._listeners[listener] = None
+        if ctx.mount.draining:  # since `_check` looked
+            _close(listener)
         self._subscribe()
-        lifetime = listener.workers.loop.call_later(limits.lifetime, _close, listener)
+        lifetime = listener.workers.loop.call_later(min(limits.listen_lifetime, seconds_left(ctx.principal, time.time())), _close, listener)
         try:
             params = encode(granted)
             ack = b'{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":%b,"_meta":%b}}'
             ctx.exchange.emit(ack % (params, listener.tag))
             if watch is not None:
                 watch.begin()
-            await listener.closed
+            sinks = ctx.mount.server.journal.sinks
+            close = None if sinks is None else sinks.open_stream("listen")
+            try:
+                await listener.closed
+            finally:
+                if close is not None:
+                    close()
         finally:
             if watch is not None:
                 watch.end()
@@ -204,9 +266,10 @@ class Hub:
         """Hear of changes, from the first stream on."""
         if not self._subscribed:
             self._subscribed = True
-            self._bus.subscribe(CHANGES, self._deliver)
+            self.bus.subscribe(CHANGES, self._deliver)
+            self.bus.subscribe(LOST, self._give_up)
 
-    def _sweep(self, _principal: str | None = None) -> None:
+    def _sweep(self, principal: str | None = None, *, is_full: bool = True) -> None:  # noqa: ARG002 - all that are gone go
         """Take the places of streams whose clients are gone, even where their tasks have not ended yet."""
         for listener in [listener for listener in self._listeners if not listener.exchange.open]:
             self._drop(listener)
@@ -216,6 +279,11 @@ class Hub:
             del self._listeners[listener]
             self._places.give_back(listener.principal)
 
+    def _give_up(self, _message: bytes) -> None:
+        """Changes were lost, and nobody knows which: clients that open their streams anew take everything for changed."""
+        _log.warning("All listen streams end: this process has not heard of changes that others told of.")
+        self.close()
+
     def _deliver(self, message: bytes) -> None:
         change = decode_change(message)
         here = threading.get_ident()
@@ -223,9 +291,9 @@ class Hub:
             if not listener.wants(change):
                 continue
             if listener.workers.thread == here:
-                listener.notify(change)
+                listener.tell(change)
             else:
-                self._tell(listener, listener.notify, change)
+                self._tell(listener, listener.tell, change)
 
     def _tell(self, listener: _Listener, call: Callable[..., None], *args: Any) -> None:
         try:
@@ -252,14 +320,13 @@ class Watch(Protocol):
         ...
 
 
-def _check(ctx: Context) -> ListenLimits:
+def _check(ctx: Context) -> Limits:
     """See that a stream can be had here at all.
 
     Raises:
         Fail: It can't.
     """
-    limits = ctx.mount.listen_limits
-    if limits is None:
+    if not ctx.mount.listens:
         raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server sends no notifications of change.")
     if not any(isinstance(on, dict) and any(map(on.get, _PROMISES)) for on in ctx.server.capabilities(listens=True).values()):
         raise Fail(Reason.METHOD_NOT_FOUND, "Method not found: this server promises no notifications of change.")
@@ -267,7 +334,7 @@ def _check(ctx: Context) -> ListenLimits:
         raise Fail(Reason.OVERLOADED, "The server is shutting down.")
     if not ctx.exchange.streams:
         raise Fail(Reason.NOT_ACCEPTABLE, "subscriptions/listen answers with a stream: Accept must allow text/event-stream.")
-    return limits
+    return ctx.mount.limits
 
 
 def _close(listener: _Listener) -> None:

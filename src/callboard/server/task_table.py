@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -24,13 +26,15 @@ from callboard.core.outcome import Deferred, Outcome, Reply
 from callboard.core.task import Moment, Result, Task
 from callboard.errors import REASONS, Fail, NoAnswerError, Reason, RegistrationError
 from callboard.server.context import Context
+from callboard.server.limits import refuse_moved
 from callboard.server.mount import Mount
 from callboard.server.places import Places
 from callboard.server.rounds import run_rounds
+from callboard.server.task_contract import Runnable, Tasks, tell_time
 from callboard.server.workers import is_imposed
 from callboard.wire.jsonrpc import encode, encode_error
 
-__all__ = ["MemoryTasks", "Runnable", "Tasks", "tell_time"]
+__all__ = ["CANCELLED", "RESTARTED", "Job", "MemoryTasks", "Mirror", "Runnable", "Tasks", "pick_ttl", "tell_time"]
 
 T = TypeVar("T")
 TURNS = 2
@@ -40,68 +44,20 @@ SOON = 0.02
 GRACE = 1.0
 # A client of 2025 may ask for less time than it takes to fetch a result.
 LEAST_TTL = 1.0
-_RESTARTED = "restarted: the process that ran this task is gone."
+RESTARTED = "restarted: the process that ran this task is gone."
+CANCELLED = "Its client cancelled it."
 _ID = re.compile(r"[0-9a-f]{8}-([0-9a-f]{8})-[0-9a-f]{32}")
 
 
-def tell_time() -> Moment:
-    """Now."""
-    now = datetime.now(UTC)
-    return Moment(now.timestamp(), now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+class Mirror(Protocol):
+    """Who keeps a second record of each task, for other processes; called on the loop that the task runs in."""
 
-
-class Runnable(Protocol):
-    """A tool, as far as tasks need it.
-
-    Attributes:
-        key: Its name.
-    """
-
-    key: str
-
-    async def call(self, raw: msgspec.Raw | None, ctx: Context) -> Outcome:
-        """Run it."""
+    def changed(self, job: Job) -> None:
+        """A task has changed, or ended."""
         ...
 
-
-class Tasks(Protocol):
-    """Where tasks are kept and run. A task is its owner's: for everybody else there is none of its id (TX-16, TK-09)."""
-
-    async def start(self, ctx: Context, tool: Runnable, raw: msgspec.Raw | None, *, always: bool) -> Outcome:
-        """Run a call that may become a task.
-
-        Args:
-            ctx: The call's.
-            tool: What it calls.
-            raw: Its arguments.
-            always: Whether it becomes one even if it is over at once.
-
-        Returns:
-            `Deferred` with the fields of the task, which `find` finds from now on (TX-06); or what the call came to before it was one.
-
-        Raises:
-            Fail: There are too many tasks, or the server ends (OVERLOADED).
-        """
-        ...
-
-    async def find(self, task_id: str, owner: str | None) -> Task | None:
-        """The task of this id, as it is now; not to be changed."""
-        ...
-
-    async def answer(self, task_id: str, owner: str | None, responses: Mapping[str, Any]) -> None:
-        """Give a task answers to what it asks, by key; a `NoAnswerError` or `AskError` for what its client refused to answer."""
-        ...
-
-    async def cancel(self, task_id: str, owner: str | None) -> bool:
-        """Cancel a task; whether it had not ended yet."""
-        ...
-
-    async def page(self, owner: str | None, after: int, size: int) -> tuple[list[Task], int | None]:
-        """Tasks of an owner in the order they were created, and what to pass as `after` for those that follow; None for none."""
-        ...
-
-    def watch(self, task_id: str, tell: Callable[[Task], None]) -> Callable[[], None]:
-        """Have `tell` called, from whatever thread, whenever a task has changed; call what is returned to end it."""
+    def dropped(self, job: Job) -> None:
+        """A task is not kept any more."""
         ...
 
 
@@ -186,11 +142,16 @@ class MemoryTasks:
         ttl: Seconds that a task is kept after its end, at most: a 2025 client may ask for less.
         max_age: Seconds that the work of a task may take; then it has failed.
         poll: Seconds that a client is told to wait between two looks at a task.
-        max_tasks: Tasks at once, those that have ended and are kept included; past that a call is refused with 503.
-        max_tasks_per_principal: The same for one principal; clients without a principal share only `max_tasks`.
+        **more: Nothing; how many tasks there may be is in the limits.
 
     Raises:
         RegistrationError: An option can't work.
+
+    Attributes:
+        ttl: As given.
+        max_age: As given.
+        poll: As given.
+        mirror: Who keeps a second record of each task; None as long as this process is alone.
     """
 
     def __init__(
@@ -199,25 +160,24 @@ class MemoryTasks:
         ttl: float = 3600.0,
         max_age: float = 24 * 3600.0,
         poll: float = 1.0,
-        max_tasks: int = 1000,
-        max_tasks_per_principal: int = 100,
+        **more: Any,
     ) -> None:
+        refuse_moved(more)
+        if more:
+            raise RegistrationError(f"MemoryTasks takes no {min(more)!r}; its options are ttl, max_age and poll.")
         for name, value in (("ttl", ttl), ("max_age", max_age), ("poll", poll)):
             if type(value) not in {int, float} or not 0 < value < 1e9:
                 raise RegistrationError(f"MemoryTasks: {name} is a number of seconds above 0, not {value!r}.")
-        for name, count in (("max_tasks", max_tasks), ("max_tasks_per_principal", max_tasks_per_principal)):
-            if type(count) is not int or count < 1:
-                raise RegistrationError(f"MemoryTasks: {name} must be an integer of at least 1, not {count!r}.")
         self.ttl = ttl
         self.max_age = max_age
         self.poll = poll
-        self.max_tasks = max_tasks
-        self.max_tasks_per_principal = max_tasks_per_principal
+        self.mirror: Mirror | None = None
         self._boot = secrets.token_hex(4)
         self._began = tell_time()
         self._jobs: dict[str, Job] = {}
         self._places = Places("tasks", "max_tasks", self._make_room)
         self._count = 0
+        self._kept = 0
 
     # What `Tasks` says
 
@@ -226,7 +186,7 @@ class MemoryTasks:
         owner, requested = ctx.principal, ctx.request.envelope.task
         if requested is not None:
             _check_open(ctx.mount)
-        self._places.take(owner, self.max_tasks, self.max_tasks_per_principal)
+        await self._take_place(ctx)
         job = ctx.job = Job(self, ctx, owner)
         if requested is not None:
             self._open(job, requested.get("ttl"))
@@ -236,6 +196,14 @@ class MemoryTasks:
             return outcome
         assert job.task is not None
         return Deferred(job.task.render(job.task.updated))
+
+    async def _take_place(self, ctx: Context) -> None:
+        """Take a place, in all processes that share the store; of one principal's there whoever keeps the second records knows."""
+        limits, is_alone = ctx.mount.limits, self.mirror is None
+        own = limits.max_tasks_per_principal if is_alone else sys.maxsize
+        held = self._places.take(ctx.principal, limits.max_tasks, own, None if is_alone else ctx.mount.server.store)
+        if held is not None:
+            await held
 
     async def find(self, task_id: str, owner: str | None) -> Task | None:
         """See `Tasks.find`."""
@@ -275,6 +243,48 @@ class MemoryTasks:
                 job.watchers.remove(tell)
 
         return stop
+
+    # What whoever keeps second records needs
+
+    def job(self, task_id: str) -> Job | None:
+        """The job of a task, whoever owns it."""
+        return self._jobs.get(task_id)
+
+    def take_on(self, ctx: Context, tool: Runnable, raw: msgspec.Raw | None, task: Task) -> Job:
+        """Run a call that is a task already, as some other process has recorded it.
+
+        Args:
+            ctx: The call's.
+            tool: What it calls.
+            raw: Its arguments.
+            task: Its record.
+        """
+        job = ctx.job = Job(self, ctx, ctx.principal)
+        self._places.take(job.owner, sys.maxsize, sys.maxsize)
+        self._register(job, task, max(task.created.seconds + self.max_age - tell_time().seconds, 0.0))
+        job.run = ctx.task = job.mount.workers.loop.create_task(self._work(job, tool, raw))
+        return job
+
+    def let_go(self, job: Job) -> None:
+        """Stop a job whose task goes on elsewhere, or is recorded and not kept here."""
+        job.stopped = True
+        if job.run is not None:
+            job.run.cancel()
+        self._dismiss(job)
+
+    def end(self, job: Job, fail: Fail | None) -> None:
+        """End a job as has been decided elsewhere: with an error, or cancelled."""
+        if job.task is None:
+            return
+        if fail is None:
+            self._cancel(job)
+        else:
+            self._refuse(job, fail)
+
+    def give_answers(self, job: Job, responses: Mapping[str, Any]) -> None:
+        """Give a job answers that have come elsewhere."""
+        if job.task is not None:
+            self._answer(job, responses)
 
     # From here to the end of a job, on its own event loop
 
@@ -341,16 +351,20 @@ class MemoryTasks:
         """Make the record: from now on the call is a task (TX-06)."""
         now = tell_time()
         task_id = f"{self._boot}-{int(now.seconds):08x}-{secrets.token_hex(16)}"
-        ttl = self.ttl if requested_ttl is None else min(max(requested_ttl, LEAST_TTL * 1000), self.ttl * 1000) / 1000
-        job.task = Task(task_id, now, ttl=ttl, poll=self.poll)
+        task = Task(task_id, now, ttl=pick_ttl(requested_ttl, self.ttl), poll=self.poll)
         if job.said:
-            job.task.say(job.said, now)
+            task.say(job.said, now)
+        self._register(job, task, self.max_age)
+
+    def _register(self, job: Job, task: Task, seconds: float) -> None:
+        """Keep a job by its record, and end it when it has taken so many seconds."""
+        job.task = task
         self._count += 1
         job.number = self._count
-        self._jobs[task_id] = job
+        self._jobs[task.id] = job
         assert job.ctx is not None
         job.ctx.begin_asking().route = partial(self._ask, job)
-        job.timer = job.mount.workers.loop.call_later(self.max_age, self._give_up, job)
+        job.timer = job.mount.workers.loop.call_later(seconds, self._give_up, job)
         job.mount.closing.setdefault(self, partial(self.close, job.mount))
 
     async def _ask(self, job: Job, ask: Ask) -> dict[str, Any]:
@@ -385,7 +399,7 @@ class MemoryTasks:
 
     def _cancel(self, job: Job) -> bool:
         assert job.task is not None
-        cancelled = job.task.cancel("Its client cancelled it.", tell_time())
+        cancelled = job.task.cancel(CANCELLED, tell_time())
         if cancelled:
             self._end(job)
         return cancelled
@@ -407,10 +421,14 @@ class MemoryTasks:
             end = _encode_end(outcome)
         except (TypeError, ValueError, RecursionError) as error:
             end = job.mount.server.crash("The result of a task", error)
+        if isinstance(end, Result) and len(end.value) > job.mount.limits.max_result:
+            end = job.mount.load.refuse_result(len(end.value))
         if isinstance(end, Fail):
             self._refuse(job, end)
         elif job.task.complete(end, tell_time()):
             self._end(job)
+            self._kept += len(end.value)
+            self._forget_to(job.mount.limits.max_kept)
 
     def _end(self, job: Job) -> None:
         """A task has ended: stop what still runs, and keep the record for a while."""
@@ -440,28 +458,41 @@ class MemoryTasks:
     def changed(self, job: Job) -> None:
         """Tell whoever wants to know."""
         if job.task is not None:
+            if self.mirror is not None:
+                self.mirror.changed(job)
             for tell in list(job.watchers):
                 tell(job.task)
 
     def _drop(self, job: Job) -> None:
         if job.task is not None and self._jobs.pop(job.task.id, None) is not None:
             self._places.give_back(job.owner)
+            self._kept -= _size(job)
+            if self.mirror is not None:
+                self.mirror.dropped(job)
+
+    def _forget_to(self, most: int) -> None:
+        """Drop the oldest results of whoever keeps most, until no more than so many bytes are kept."""
+        while self._kept > most:
+            kept: Counter[str | None] = Counter()
+            for job in self._jobs.values():
+                kept[job.owner] += _size(job)
+            ((heaviest, _),) = kept.most_common(1)
+            self._drop(next(job for job in self._jobs.values() if job.owner == heaviest and _size(job)))
 
     async def close(self, mount: Mount) -> None:
         """End the tasks of a mount, which is about to close."""
         jobs = [job for job in list(self._jobs.values()) if job.mount is mount]
         runs = [job.run for job in jobs if job.run is not None and not job.run.done()]
         for job in jobs:
-            self._refuse(job, Fail(Reason.INTERNAL, _RESTARTED))
+            self._refuse(job, Fail(Reason.INTERNAL, RESTARTED))
         if runs:
             await asyncio.wait(runs, timeout=GRACE)
 
     # Who may have one, and which
 
-    def _make_room(self, owner: str | None) -> None:
+    def _make_room(self, owner: str | None, *, is_full: bool) -> None:
         """Drop what is past its time, else the oldest that ended and whose owner knows: the caller's own, or anybody's where all are too many."""
         self._sweep()
-        is_full = self._places.taken >= self.max_tasks
         read = [job for job in list(self._jobs.values()) if job.read and (is_full or job.owner == owner)]
         if read:
             self._drop(min(read, key=lambda job: (job.owner != owner, job.number)))
@@ -490,8 +521,23 @@ class MemoryTasks:
             return None
         text = datetime.fromtimestamp(created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         task = Task(task_id, Moment(created, text), ttl=self.ttl, poll=self.poll)
-        task.refuse(Fail(Reason.INTERNAL, _RESTARTED), self._began)
+        task.refuse(Fail(Reason.INTERNAL, RESTARTED), self._began)
         return task
+
+
+def pick_ttl(requested: float | None, most: float) -> float:
+    """Seconds that a task is kept after its end.
+
+    Args:
+        requested: Milliseconds that its client asks for; None for no wish.
+        most: Seconds that it is kept at most.
+    """
+    return most if requested is None else min(max(requested, LEAST_TTL * 1000), most * 1000) / 1000
+
+
+def _size(job: Job) -> int:
+    """Bytes that are kept of what it came to."""
+    return 0 if job.task is None or job.task.result is None else len(job.task.result.value)
 
 
 async def _wait_a_little(job: Job) -> None:

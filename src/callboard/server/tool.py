@@ -16,6 +16,7 @@ from callboard.core.outcome import CacheHint, NeedInput, Outcome, Reply
 from callboard.errors import AskError, Fail, Reason, RegistrationError, ToolError
 from callboard.server.callee import CONTENT_BLOCKS, Callee, FactFields, Facts, Run, make_definition, open_reply
 from callboard.server.context import Context
+from callboard.server.msgspec_schema import MsgspecArguments
 from callboard.server.policy import AccessFields, Gate, Policy, Visible, limit, make_gate, sort_options
 from callboard.server.schema import ArgumentFaults, compile_arguments, compile_raw_schema
 from callboard.server.shape import compile_result, encode_value
@@ -126,7 +127,7 @@ class Tool:
         policy.check(self.source)
         _check_turn(policy, self.source, takes_state=self.state is not None, snapshot=snapshot)
         self.policy = policy
-        self.gate: Gate | None = make_gate(policy, self.source)
+        self.gate: Gate | None = make_gate(policy, self.source, f"tools:{self.key}")
         self.visible: Visible | None = policy.visible
         self.listing: CacheHint | None = policy.cache
         self._raw_parameter: str | None = None
@@ -157,6 +158,11 @@ class Tool:
             annotations=_read_annotations(annotations, policy, self.source),
             **facts.fields(signature),
         )
+
+    @property
+    def matches_with_re(self) -> bool:
+        """Whether patterns of its arguments run in Python's `re`, which may take for ever; other engines don't."""
+        return isinstance(self._arguments, MsgspecArguments)
 
     async def call(self, raw: msgspec.Raw | None, ctx: Context) -> Outcome:
         """Run the tool: bind, call, shape. What the tool says of its own failure, and faulty arguments, are results (TL-12, TL-13)."""
@@ -189,9 +195,14 @@ class Tool:
 
 def sole_error(error: BaseException) -> BaseException:
     """The only exception inside nested groups, as a TaskGroup wraps it. Of several the first, where all are of asks; else the group."""
-    if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [sole_error(each) for each in error.exceptions]
+    leaves: list[BaseException] = []
+    waiting = [error]
+    while waiting:  # groups may be nested deeper than functions can call each other
+        each = waiting.pop()
+        if isinstance(each, BaseExceptionGroup):
+            waiting += reversed(each.exceptions)
+        else:
+            leaves.append(each)
     return leaves[0] if len(leaves) == 1 or all(map(_is_of_an_ask, leaves)) else error
 
 

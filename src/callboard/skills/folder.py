@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from callboard.core.uri import check_traversal
+from callboard.core.traversal import check_traversal
 from callboard.errors import RegistrationError
 from callboard.skills.front_matter import read_front_matter
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-__all__ = ["Bus", "Entry", "Event", "EventLog", "Kv"]
+__all__ = ["Bus", "Entry", "Event", "EventLog", "Kv", "Store"]
 
 
 class Entry(NamedTuple):
-    """A value and the version that a compare-and-set must name. Versions are never reused for one key."""
+    """A value and the version that a compare-and-set must name. Versions are never reused for one key; they need not increase."""
 
     value: bytes
     version: int
@@ -74,9 +74,19 @@ class EventLog(Protocol):
 class Bus(Protocol):
     """Messages to whoever listens now.
 
-    Guarantees: at most once to each subscriber, the publisher's own process included; in the order published, per topic and publisher;
-    a subscriber that raises harms nobody else. Nothing is kept for those who come later.
+    Guarantees: at most once to each subscriber, the publisher's own process included, and exactly once while the store is not away for
+    longer than it keeps messages; in the order published, per publisher;
+    a subscriber that raises harms nobody else. Nothing is delivered to those who come later; the newest messages can be asked for.
+
+    Attributes:
+        position: Id of the newest message that this process was delivered; within `deliver`, of the one that is being delivered. Ids are
+            two numbers, `ms-n`, that increase as pairs. Empty until the store is open.
     """
+
+    @property
+    def position(self) -> str:
+        """Id of the newest message that was delivered here."""
+        ...
 
     def publish(self, topic: str, message: bytes) -> None:
         """Send a message; returns at once, from any thread."""
@@ -84,4 +94,59 @@ class Bus(Protocol):
 
     def subscribe(self, topic: str, deliver: Callable[[bytes], None]) -> Callable[[], None]:
         """Have `deliver` called with every message of a topic; call what is returned to end it."""
+        ...
+
+    async def since(self, position: str) -> list[tuple[str, str, bytes]]:
+        """Messages after a position, of all topics, oldest first: those of the newest 1,000, or more, that are still there.
+
+        Args:
+            position: A `position` of any process; nothing comes after the empty one.
+
+        Returns:
+            Id, topic and message of each.
+        """
+        ...
+
+
+class Store(Protocol):
+    """All that a server keeps beyond a request: one object for one server, in each of the processes that serve it.
+
+    Attributes:
+        shared: Whether the processes that serve this server see the same. Where not, each has its own sessions, marks and counts.
+        kv: Keys and values.
+        log: Streams of events.
+        bus: Messages to all processes.
+    """
+
+    shared: bool
+    kv: Kv
+    log: EventLog
+    bus: Bus
+
+    def name(self, server: str) -> None:
+        """Keep what is kept apart from that of other servers; called once, before anything else.
+
+        Args:
+            server: The server's name.
+        """
+        ...
+
+    async def open(self) -> None:
+        """Be ready for use on this event loop; nothing happens where it is.
+
+        Raises:
+            StoreError: It can't be reached; the text names it, without its password.
+        """
+        ...
+
+    async def check(self) -> None:
+        """See that it answers now.
+
+        Raises:
+            StoreError: It does not.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and tasks; `open` begins anew."""
         ...

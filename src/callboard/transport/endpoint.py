@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
 from msgspec import UNSET
 
-from callboard.core.era import Era, Headers, Request
+from callboard.core.era import Era, Headers
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import NeedInput, Outcome
 from callboard.errors import Fail, Reason, ToolError
+from callboard.logs import REQUEST
 from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.context import Context
+from callboard.server.fleet import check_state, join
+from callboard.server.journal import REQUESTS, Note, name_call, name_request, note_refusal, report_refusal
+from callboard.server.limits import DEFAULTS, Limits
 from callboard.server.middleware import Service
-from callboard.server.mount import Caller, ListenLimits, Mount
+from callboard.server.mount import Caller, Mount
+from callboard.server.places import Load
 from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.workers import Workers
 from callboard.transport.stream import Pulse, Receive, Scope, Send
@@ -28,6 +33,8 @@ from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, 
 __all__ = ["Endpoint", "HttpCall", "Older", "PipeSession", "read_cancelled"]
 
 _log = logging.getLogger("callboard")
+# From here on an HTTP status says that a request was refused.
+_REFUSED = 400
 
 
 class _Cancelled(msgspec.Struct):
@@ -124,16 +131,23 @@ class Older(Protocol):
         """HTTP methods that it takes, as `Allow` lists them."""
         ...
 
+    def facts(self) -> Mapping[str, Any]:
+        """Its options by name, for people who look at a deployment."""
+        ...
+
     async def serve(self, http: HttpCall) -> None:
         """Answer one HTTP request."""
         ...
 
-    async def connect(self, mount: Mount, message: RawRequest, say: Callable[[list[bytes]], None], channel: Exchange) -> PipeSession | None:
+    async def connect(
+        self, mount: Mount, message: RawRequest, caller: Caller, say: Callable[[list[bytes]], None], channel: Exchange
+    ) -> PipeSession | None:
         """Open the session of a pipe with its `initialize`, and answer that.
 
         Args:
             mount: What the endpoint's `open` returned.
             message: The `initialize`.
+            caller: Who asks.
             say: Takes encoded messages to write.
             channel: Takes what the server says of its own accord.
 
@@ -162,8 +176,13 @@ class Endpoint:
         options_factory: Makes them, for each session, or request where there are no sessions; None where `options` are everybody's.
         instructions: Advice for the model in place of the server's.
         older: What serves clients of older protocols; None where only the current one is served.
-        listen_limits: Caps of `subscriptions/listen`; None where the transport can't deliver notifications of change.
+        limits: Bounds of all that goes on.
+        listens: Whether the transport can deliver notifications of change.
         logs: Whether it can deliver log messages.
+
+    Attributes:
+        load: What goes on, counted.
+        challenge: What tells a client which scopes to get, where a guard stands before the endpoint; see `Mount`.
     """
 
     def __init__(
@@ -176,18 +195,22 @@ class Endpoint:
         options_factory: Callable[[Caller], Any] | None = None,
         instructions: str | None = None,
         older: Older | None = None,
-        listen_limits: ListenLimits | None = ListenLimits(),
+        limits: Limits = DEFAULTS,
+        listens: bool = True,
         logs: bool = True,
     ) -> None:
         self.server = server
         self.era = era
-        self._versions = versions
+        self.versions = versions
         self._options = options
         self._options_factory = options_factory
         self._instructions = instructions
         self.older = older
-        self._listen_limits = listen_limits
+        self.limits = limits
+        self.load = Load(limits)
+        self._listens = listens
         self._logs = logs
+        self.challenge: Callable[[Collection[str]], bytes] | None = None
         self._service = server.service
         self.context_type = server.context_type
         self.mount: Mount | None = None
@@ -202,22 +225,36 @@ class Endpoint:
         mount = self.mount
         if mount is not None and mount.workers.loop is loop:
             return mount
+        if self.older is not None and self.older.facts()["sessions"] != "off":
+            check_state(self.server)
+        await self.server.store.open()
+        await join(self.server)
+        if self.server.tasks is not None:
+            self.server.tasks.settle()
         values = await self.server.lifespan.enter()
         if self.mount is not None and self.mount.workers.loop is loop:
             await self.server.lifespan.leave()  # another request was faster
             return self.mount
-        workers = Workers(loop, max_threads=self.server.threads)
+        limits = self.limits
+        workers = Workers(loop, max_threads=limits.threads, max_waiting=limits.thread_queue, per_principal=limits.threads_per_principal)
+        if mount is not None:
+            self.load = Load(limits)  # what went on in another event loop is over
         self.mount = Mount(
             self.server,
             workers,
             values=values,
-            versions=self._versions,
+            versions=self.versions,
             options=self._options,
             options_factory=self._options_factory,
             instructions=self._instructions,
-            listen_limits=self._listen_limits,
+            limits=limits,
+            load=self.load,
+            listens=self._listens,
             logs=self._logs,
+            challenge=self.challenge,
         )
+        if (sinks := self.server.journal.sinks) is not None:
+            sinks.open(self.mount)
         return self.mount
 
     def drain(self) -> None:
@@ -227,6 +264,12 @@ class Endpoint:
             self.server.hub.close(self.mount.workers)
             if self.older is not None:
                 self.older.drain()
+
+    async def give_up(self) -> None:
+        """Tell calls of sessions that they have had their time; those on the current protocol hear of it when their task is cancelled."""
+        self.drain()
+        if self.mount is not None and self.older is not None:
+            await self.older.close()
 
     async def close(self) -> None:
         """End listen streams and sessions in good order, and leave the lifespan."""
@@ -238,7 +281,11 @@ class Endpoint:
             for end in list(mount.closing.values()):
                 await end()
             mount.workers.close()
+            if (sinks := self.server.journal.sinks) is not None:
+                sinks.close(mount)
             await self.server.lifespan.leave()
+            if not self.server.lifespan.in_use:
+                await self.server.store.close()
 
     async def answer(
         self,
@@ -259,12 +306,14 @@ class Endpoint:
         """
         request = era.lift(message, headers)
         if isinstance(request, Fail):
+            self.note_refusal(message.method, request, headers=headers, principal=principal, modern=era is self.era)
             exchange.finish(*era.render(message.id, request, None))
             return
         context = self.context_type(mount, request, exchange, principal, scope_state)
         if mount.options_factory is not None:
             bound = await self.bind(mount, Caller(context.headers, principal, scope_state))
             if isinstance(bound, Fail):
+                self.note_refusal(message.method, bound, headers=headers, principal=principal, modern=era is self.era)
                 exchange.finish(*era.render(request.id, bound, None))
                 return
             context.options = bound
@@ -284,36 +333,40 @@ class Endpoint:
         Raises:
             asyncio.CancelledError: This task was cancelled.
         """
-        request, exchange = context.request, context.exchange
-        outcome: Outcome | None
+        note = None if self.server.journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO) else Note(context)
+        request, load = context.request, context.mount.load
+        outcome: Outcome | None = None
+        if (fail := load.enter(context.principal, request.method)) is not None:
+            status, answer = era.render(request.id, fail, None)
+            return (status, answer) if note is None else note.end(fail, status, answer)
         try:
-            outcome, params = None, request.params
+            params = request.params
             if request.row.asks and (params.request_state is not UNSET or params.input_responses is not UNSET):
                 outcome = await resume(context)  # before layers ask anything
             runs = outcome is None
             while runs:
                 try:
                     outcome = await (service or self._service)(request, context)
-                except (asyncio.CancelledError, Exception) as error:
-                    if not is_settled(context, error):
-                        raise  # else a layer asked the client
+                except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - it passes unless it is settled
+                    _check_settled(context, error)
                 runs = context.asks is not None or type(outcome) is NeedInput
                 if runs:
                     outcome = await advance(context, outcome)
                     runs = outcome is None
             assert outcome is not None
             status, answer = era.render(request.id, outcome, request)
-        except BaseException as error:
-            fail = self._judge(context, error)
-            if fail is None:
-                raise
-            status, answer = self._render_crash(era, request.id, fail)
-            del fail  # where a function raised it, it holds this frame
+            if len(answer) > load.limits.max_result:
+                outcome = load.refuse_result(len(answer))
+                status, answer = era.render(request.id, outcome, request)
+        except BaseException as error:  # noqa: BLE001 - it passes unless it is the call's own
+            outcome, status, answer = self._settle(context, era, error, note)
         finally:
-            if context.asks is not None:
-                context.asks.abandon()
-        if exchange.dropped:
-            context.report_dropped()
+            load.leave(context.principal, request.method)
+        if context.asks is not None or status >= _REFUSED or context.exchange.dropped:
+            _look_back(context, outcome)
+        if note is not None:
+            note.end(outcome, status, answer)
+        del outcome, fail  # what a function raised holds this frame
         return status, answer
 
     def hear(self, mount: Mount, message: RawNotification, **facts: Any) -> None:
@@ -326,6 +379,20 @@ class Endpoint:
         """
         if self.server.hears:
             self.server.hear(mount, message, self.bind, facts)
+
+    def note_refusal(
+        self, method: str | None, fail: Fail, *, headers: Headers | None = None, principal: str | None = None, modern: bool = True
+    ) -> None:
+        """Log a request that was refused before it came to run, where requests are logged.
+
+        Args:
+            method: Its method; None where that could not be read.
+            fail: Why.
+            headers: HTTP headers by lower-case name; None without HTTP.
+            principal: Who asks.
+            modern: Whether its client speaks the current protocol.
+        """
+        note_refusal(self.server.journal, method, fail, headers=headers, principal=principal, modern=modern)
 
     async def bind(self, mount: Mount, caller: Caller) -> Mapping[str, Any] | Fail | None:
         """The options for one session, or for one request where there are no sessions.
@@ -348,6 +415,22 @@ class Endpoint:
         _log.error("options= gave %s: it must give a mapping.", type(options).__name__)
         return Fail(Reason.OPTIONS)
 
+    def _settle(self, context: Context, era: Era, error: BaseException, note: Note | None) -> tuple[Fail, int, bytes]:
+        """What to answer when a call ended with an exception, and how that is rendered.
+
+        Raises:
+            BaseException: This very exception, where it is not the call's own.
+        """
+        fail = self._judge(context, error)
+        if fail is None:
+            if context.asks is not None:
+                context.asks.abandon()
+            if note is not None:
+                note.end(None, 0, b"")
+            del error
+            raise  # noqa: PLE0704 - it is called where an exception is handled
+        return (fail, *self._render_crash(era, context.request.id, fail))
+
     def _judge(self, context: Context, error: BaseException) -> Fail | None:
         """What to answer when a call ended with an exception; None where it must go on its way, because it is not the call's own."""
         if not isinstance(sole_error(error), Fail | ToolError):
@@ -363,7 +446,8 @@ class Endpoint:
                 return None
             task.uncancel()  # the server ends: who still waits learns why
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
-        return self.server.crash(_place(context.request), error)
+        request = context.request
+        return self.server.crash(name_call(context), error, REQUEST.get() or name_request(request.headers, request.envelope.meta))
 
     def _render_crash(self, era: Era, request_id: int | str, fail: Fail) -> tuple[int, bytes]:
         try:
@@ -373,10 +457,32 @@ class Endpoint:
             return era.render(request_id, Fail(Reason.INTERNAL), None)
 
 
-def _place(request: Request) -> str:
-    """The method and what it was asked for, printable: for the log."""
-    mirrored = request.row.mirrored
-    return f"{request.method} {getattr(request.params, mirrored)[:100]!a}" if mirrored else request.method
+def _check_settled(context: Context, error: BaseException) -> None:
+    """Let an exception pass where a layer asked the client, so that it is settled what the call comes to.
+
+    Raises:
+        BaseException: This very exception otherwise.
+    """
+    if not is_settled(context, error):
+        del error
+        raise  # noqa: PLE0704 - it is called where an exception is handled
+
+
+def _look_back(context: Context, outcome: Outcome) -> None:
+    """A request is over that asked its client, was refused, or was too fast for its client.
+
+    A client that lacks a scope is told what to get (AR-06), one that missed logs how many, and the operator who tries what.
+    """
+    if context.asks is not None:
+        context.asks.abandon()
+    if context.exchange.dropped:
+        context.report_dropped()
+    if not isinstance(outcome, Fail):
+        return
+    report_refusal(context, outcome)
+    if context.mount.challenge is not None and outcome.reason is Reason.SCOPE:
+        needed = outcome.data.get("requiredScopes", ()) if isinstance(outcome.data, Mapping) else ()
+        context.exchange.challenge = context.mount.challenge(needed)
 
 
 def read_cancelled(message: RawNotification) -> RequestId | None:
@@ -384,7 +490,7 @@ def read_cancelled(message: RawNotification) -> RequestId | None:
     try:
         cancelled = _decode_cancelled(message.params or b"{}")
     except msgspec.DecodeError as error:
-        _log.debug("Ignored a cancellation: %s", error)
+        _log.debug("Ignored a cancellation: %.300r", str(error))
         return None
     _log.debug("The client cancels request %.80r: %.200r", cancelled.request_id, cancelled.reason)
     return cancelled.request_id

@@ -5,150 +5,71 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import inspect
 import logging
+import math
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
+from callboard.logs import is_configured
+from callboard.server.limits import Limits
+from callboard.transport.access_log import log_access
 from callboard.transport.asgi import App
-from callboard.transport.stream import SHORTCUTS, Receive, Scope, Send, Shortcut
+from callboard.transport.duty import Duty
+from callboard.transport.http_protocol import answer_at_once, make_protocol
+from callboard.transport.slow_clients import Sweep
+from callboard.transport.stream import JSON_HEADERS, Receive, Scope, Send
+from callboard.transport.worker_link import WorkerLink
 
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["LOG_LEVELS", "serve"]
+__all__ = ["GRACE", "LOG_LEVELS", "Settings", "serve", "serve_with"]
 
+_log = logging.getLogger("callboard")
 # mallopt's M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD (its maximum), in bytes.
 _MALLOC = {-1: 512 * 2**20, -2: 64 * 2**20, -3: 32 * 2**20}
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
-# Bytes that a head may have beyond its headers before it is complete: request line, and what comes with it in one packet.
-HEAD_ROOM = 256 * 1024
 # Seconds that running calls get once the process is told to stop.
-GRACE = 30
+GRACE = 30.0
+# Descriptors of the process that are not for connections.
+SPARE_DESCRIPTORS = 64
+_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+# One of the parsers takes a request line without a version, the other takes any.
+_VERSIONS = frozenset({"1.0", "1.1"})
+_AMBIGUOUS = (
+    "More than one host, Content-Length beside Transfer-Encoding, or neither HTTP/1.1 nor 1.0: others may read this request differently."
+)
+_STOCK = (
+    "slow clients are not timed out, connections are not counted, and calls cost more. Have a proxy before it, or install another version."
+)
 
 
-class OneWrite:
-    """A transport that keeps what is written in one turn of the loop, and writes it at once: head and body of an answer are one packet.
-
-    Measured on uvicorn with uvloop it takes a quarter off the CPU time of a call. It stands on the contract of `asyncio.Transport` alone.
-
-    Args:
-        transport: The connection's transport, which does the work.
-        loop: Its event loop.
-    """
-
-    __slots__ = ("_kept", "_loop", "_transport", "is_closing")
-
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._kept: list[bytes] = []
-        self.is_closing = transport.is_closing  # asked for with every answer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Keep some bytes until this turn of the loop is over."""
-        if not self._kept:
-            self._loop.call_soon(self.flush)
-        self._kept.append(data)
-
-    def writelines(self, list_of_data: Iterable[bytes]) -> None:
-        """Keep several."""
-        for data in list_of_data:
-            self.write(data)
-
-    def flush(self) -> None:
-        """Write what is kept."""
-        kept, self._kept = self._kept, []
-        if kept and not self._transport.is_closing():
-            self._transport.write(b"".join(kept))
-
-    def close(self) -> None:
-        """Close the connection when everything is written."""
-        self.flush()
-        self._transport.close()
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        self._kept.clear()
-        self._transport.abort()
-
-
-def keep_freed_memory() -> None:
+def keep_freed_memory() -> Callable[[], object]:
     """Tell glibc's malloc not to give memory back after every large message: calls with 1 MB of arguments take half the CPU time.
 
-    Without effect where there is no glibc.
+    Returns:
+        What gives it back after all. Without effect, as this, where there is no glibc.
     """
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        library = ctypes.CDLL(None)
+        mallopt, malloc_trim = library.mallopt, library.malloc_trim
     except (AttributeError, OSError, TypeError):
-        return
+        return int
     for parameter, value in _MALLOC.items():
         mallopt(parameter, value)
-
-
-def refuse_head(transport: asyncio.Transport, limit: int) -> None:
-    """Answer 431 and close: the head of a request does not end."""
-    _, body = render_fail(None, Fail(Reason.HEADERS_TOO_LARGE, f"The headers have more than {limit} bytes (max_headers)."))
-    head = (
-        b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    )
-    if not transport.is_closing():
-        transport.write(head % len(body) + body)
-        transport.close()
-
-
-# What `answer_at_once` uses of uvicorn's cycle; all of it is set by the cycle's constructor.
-_CYCLE = {"access_log", "default_headers", "flow", "keep_alive", "message_event", "on_response", "transport"}
-
-
-_FORWARDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
-
-
-def answer_at_once() -> None:
-    """Have whole answers written without uvicorn's `send`, which takes a tenth off a call.
-
-    Without effect where the parser is another one than httptools, or this uvicorn is not made as those that it was tested with: then
-    answers go the ordinary way.
-    """
-    try:
-        from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
-    except ImportError:
-        return
-    if not inspect.signature(RequestResponseCycle).parameters.keys() >= _CYCLE:
-        return
-
-    def ready(cycle: RequestResponseCycle) -> bool:
-        busy = cycle.response_started or cycle.disconnected or not cycle.keep_alive or cycle.flow.write_paused or cycle.access_log
-        return not busy and cycle.scope["method"] != "HEAD"
-
-    def write(cycle: RequestResponseCycle, status: int, lines: bytes, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        more = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers + headers])
-        cycle.transport.write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], more, lines, len(body), body))
-        cycle.message_event.set()
-        cycle.on_response()
-
-    def take(cycle: RequestResponseCycle) -> bytes | None:
-        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected or cycle.flow.read_paused or not cycle.body:
-            return None
-        body = bytes(cycle.body)
-        cycle.body = bytearray()
-        cycle.message_event.clear()
-        return body
-
-    SHORTCUTS[RequestResponseCycle] = Shortcut(take, ready, write)
+    return partial(malloc_trim, 0)
 
 
 def make_front(app: App, trusted: list[str] | str) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
-    """Put uvicorn's middleware for proxies before an application, but only for requests that came through one: others pay a look-up.
+    """Put before an application what it can't know itself.
+
+    What two readers may read differently is refused (SA15): where uvicorn's parsers have no doubt, a proxy in between may have. Requests
+    that came through a proxy go through uvicorn's middleware for that; others pay a look-up.
 
     Args:
         app: The application.
@@ -159,112 +80,191 @@ def make_front(app: App, trusted: list[str] | str) -> Callable[[Scope, Receive, 
     behind_proxy: Any = ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted)
 
     def front(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http" and not _FORWARDED.isdisjoint([name for name, _ in scope["headers"]]):
-            forwarded: Awaitable[None] = behind_proxy(scope, receive, send)
-            return forwarded
+        if scope["type"] == "http":
+            names = [name for name, _ in scope["headers"]]
+            doubtful = names.count(b"host") > 1 or (b"transfer-encoding" in names and b"content-length" in names)
+            if doubtful or scope["http_version"] not in _VERSIONS:
+                return send_closing(send, Fail(Reason.INVALID_REQUEST, _AMBIGUOUS))
+            if not _FORWARDED.isdisjoint(names):
+                forwarded: Awaitable[None] = behind_proxy(scope, receive, send)
+                return forwarded
         return app(scope, receive, send)
 
     return front
 
 
-def make_protocol(app: App) -> type[asyncio.Protocol]:
-    """Uvicorn's HTTP protocol, with whichever parser is installed, less what an application can't mend."""
-    from uvicorn.protocols.http import auto
-
-    parser: Any = auto.AutoHTTPProtocol
-
-    class Protocol(parser):  # type: ignore[misc] # whichever parser is installed
-        unread_head = 0
-        head_began = False
-        earlier: tuple[Any, ...] = ()
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(OneWrite(transport, self.loop))
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            # uvicorn tells only the newest cycle; the one that runs may have other requests waiting behind it on this connection.
-            earlier, self.earlier = self.earlier, ()
-            super().connection_lost(exc)
-            for cycle in earlier:
-                if not cycle.response_complete:
-                    cycle.disconnected = True
-                    cycle.message_event.set()
-
-        def on_headers_complete(self) -> None:
-            before = self.cycle
-            super().on_headers_complete()
-            if before is not None and not before.response_complete:
-                self.earlier = (*(cycle for cycle in self.earlier if not cycle.response_complete), before)
-            # uvicorn adds trailers to the very list that the application gets: one that says Mcp-Name must not pass for a header (HH-06).
-            if self.cycle is not None and self.cycle.scope is self.scope:
-                self.scope["headers"] = self.headers[:]
-
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self.head_began = True
-
-        def data_received(self, data: bytes) -> None:
-            self.head_began = False
-            super().data_received(data)
-            # uvicorn makes a cycle when a head is complete; until then it keeps whatever comes.
-            if self.scope is None or (self.cycle is not None and self.cycle.scope is self.scope):
-                if self.unread_head:
-                    self.unread_head = 0
-                return
-            # Of data in which a head begins nobody knows how much belongs to those before it.
-            self.unread_head = 0 if self.head_began else self.unread_head + len(data)
-            if self.unread_head > app.rules.max_headers + HEAD_ROOM:
-                refuse_head(self.transport, app.rules.max_headers)
-
-    return Protocol
-
-
-def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
-    """Serve an application until SIGINT or SIGTERM.
-
-    Open listen streams get their closing result first, so that the process does not wait for them.
+async def send_closing(send: Send, fail: Fail) -> None:
+    """Refuse a request and all that may follow on its connection.
 
     Args:
-        app: The application.
+        send: ASGI send.
+        fail: Why.
+    """
+    status, body = render_fail(None, fail)
+    headers = [*JSON_HEADERS, (b"content-length", b"%d" % len(body)), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def make_sweep(limits: Limits, *, keep_alive: float, give_back: Callable[[], object]) -> Sweep:
+    """What ends slow connections.
+
+    Args:
+        limits: How slow they may be.
+        keep_alive: Seconds that a connection may be silent between two requests.
+        give_back: See `keep_freed_memory`.
+    """
+    return Sweep(
+        head_timeout=limits.head_timeout,
+        body_timeout=limits.body_timeout,
+        write_timeout=limits.write_timeout,
+        keep_alive=keep_alive,
+        max_unsent=limits.max_buffered,
+        give_back=give_back,
+    )
+
+
+def most_connections(limits: Limits) -> int:
+    """How many connections there may be: no more than the process may have descriptors, less a few."""
+    try:
+        import resource
+    except ImportError:
+        return limits.max_connections  # Windows has no such limit
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = math.inf if soft == resource.RLIM_INFINITY else max(soft - SPARE_DESCRIPTORS, soft // 2)
+    if there < limits.max_connections:
+        _log.info("The process may have %d descriptors (ulimit -n): at most %d connections are taken.", soft, there)
+    return int(min(limits.max_connections, there))
+
+
+class Settings(NamedTuple):
+    """How an application is served over HTTP.
+
+    Attributes:
         host: Address to listen on.
         port: Port to listen on.
         log_level: Of uvicorn.
+        sockets: Sockets that listen already, in place of host and port; None for those.
+        place: What the sockets are called in the log, such as a path; None for host and port.
+        grace: Seconds that running calls get once the process is told to stop.
+        certfile: File with the certificate; None without TLS.
+        keyfile: File with its key; None where that is in `certfile`.
+        health: Sockets where probes are answered, too; the application answers them on its own port.
+        access_log: Whether each HTTP request is logged.
+        link: Line to the supervisor; None where there is none.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    log_level: str = "info"
+    sockets: list[socket.socket] | None = None
+    place: str | None = None
+    grace: float = GRACE
+    certfile: str | None = None
+    keyfile: str | None = None
+    health: list[socket.socket] | None = None
+    access_log: bool = False
+    link: WorkerLink | None = None
+
+
+def serve(app: App, *, host: str, port: int, log_level: str = "info") -> None:
+    """Serve an application until SIGINT or SIGTERM; see `serve_with`."""
+    serve_with(app, Settings(host, port, log_level))
+
+
+def serve_with(app: App, settings: Settings) -> None:
+    """Serve an application until SIGINT or SIGTERM, or until the supervisor says so.
+
+    Then it drains (see `Ending`): streams get their end, running calls their time. A second signal does not wait.
+
+    Args:
+        app: The application.
+        settings: How.
+
+    Raises:
+        SystemExit: It could not begin; the log says why.
     """
     import uvicorn
 
+    warn_of_strangers(app)
+    app.signals = None  # `Duty` hears them, and has each connection end with its answer before streams end
     answer_at_once()
+    config = make_settings(app, settings)
+    limits = app.endpoint.limits
+    sweep = make_sweep(limits, keep_alive=config.timeout_keep_alive, give_back=keep_freed_memory())
+    protocol = make_protocol(app, sweep, max_connections=most_connections(limits))
+    if protocol is None:
+        _log.warning("uvicorn %s is not made as those that Callboard was tested with: %s", uvicorn.__version__, _STOCK)
+    else:
+        if settings.access_log and hasattr(protocol, "heads"):
+            cast("Any", protocol).heads = None  # whole calls would pass the log by
+        config.http = cast("Any", protocol)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await duty.begin(cast("Any", self))
             await super().startup(sockets)
+            duty.started()
+            if protocol is not None:
+                sweep.start(asyncio.get_running_loop(), cast("Any", self.server_state.connections))
             for listening in self.servers[:1]:
                 # The address that a client needs; uvicorn's own line leaves the path out.
-                address = f"http://{host if ':' not in host else f'[{host}]'}:{listening.sockets[0].getsockname()[1]}{app.path}"
-                logging.getLogger("uvicorn.error").info("%s serves MCP at %s", app.endpoint.server.name, address)
+                logging.getLogger("uvicorn.error").info(
+                    "%s serves MCP at %s", app.endpoint.server.name, tell_address(settings, listening.sockets[0], app.path)
+                )
 
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
             # uvicorn's own raises the signal again afterwards; being told to stop is no failure (A40). A second signal does not wait.
-            self.force_exit = self.should_exit
-            self.should_exit = True
+            duty.stop(cast("Any", self))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             app.endpoint.drain()
             await super().shutdown(sockets)
+            sweep.stop()
 
-    config: dict[str, Any] = {
-        "access_log": False,
-        "http": make_protocol(app),
-        "ws": "none",
-        "proxy_headers": False,  # `make_front` does it
-        "interface": "asgi3",
-        "server_header": False,
-        "timeout_graceful_shutdown": GRACE,
-    }
-    settings = uvicorn.Config(cast("Any", app), host=host, port=port, log_level=log_level, **config)
-    settings.app = cast("Any", make_front(app, settings.forwarded_allow_ips))
-    server: uvicorn.Server = Server(settings)
-    keep_freed_memory()
+    duty = Duty(app.endpoint, grace=settings.grace, probes=settings.health, link=settings.link)
+    server: uvicorn.Server = Server(config)
     # What start-up left behind lives for ever: the collector need not walk it while calls wait.
     gc.collect()
     gc.freeze()
-    server.run()
+    try:
+        server.run(settings.sockets)
+    finally:
+        duty.over()
+
+
+def tell_address(settings: Settings, listening: socket.socket, path: str) -> str:
+    """Where clients find the endpoint."""
+    if settings.place is not None:
+        return f"{settings.place}, path {path}"
+    host = settings.host if ":" not in settings.host else f"[{settings.host}]"
+    return f"{'https' if settings.certfile else 'http'}://{host}:{listening.getsockname()[1]}{path}"
+
+
+def warn_of_strangers(app: App) -> None:
+    """Say so where clients of other machines may call whatever there is, and nobody asks who they are (SC-10)."""
+    if app.rules.allow_remote and app.door is None:
+        text = "%s lets clients of other machines in, and asks nobody who they are: give auth=, or have it listen on 127.0.0.1."
+        _log.warning(text, app.endpoint.server.name)
+
+
+def make_settings(app: App, settings: Settings) -> uvicorn.Config:
+    """What uvicorn is told; see `serve_with`."""
+    import uvicorn
+
+    config: dict[str, Any] = {
+        "access_log": False,
+        "ws": "none",
+        "workers": 1,  # else WEB_CONCURRENCY is read, which may be anything
+        "proxy_headers": False,  # `make_front` does it
+        "interface": "asgi3",
+        "server_header": False,
+        "timeout_graceful_shutdown": settings.grace,
+        "ssl_certfile": settings.certfile,
+        "ssl_keyfile": settings.keyfile,
+        **({"log_config": None} if is_configured() else {}),
+    }
+    made = uvicorn.Config(cast("Any", app), host=settings.host, port=settings.port, log_level=settings.log_level, **config)
+    front = make_front(app, made.forwarded_allow_ips)
+    made.app = cast("Any", log_access(front) if settings.access_log else front)
+    return made

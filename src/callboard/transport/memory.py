@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from callboard.server.mount import Mount
 from callboard.transport.endpoint import Endpoint
@@ -16,13 +16,17 @@ __all__ = ["MAX_WAITING", "MemoryConnection", "connect"]
 MAX_WAITING = 64 * 1024
 
 
-async def connect(endpoint: Endpoint) -> MemoryConnection:
+async def connect(endpoint: Endpoint, principal: str | None = None) -> MemoryConnection:
     """Connect to a server on this event loop. The endpoint is the connection's own: it ends with it.
+
+    Args:
+        endpoint: The server.
+        principal: Who the client is; None when that is not known.
 
     Raises:
         Exception: What the server's lifespan raised.
     """
-    return MemoryConnection(endpoint, await endpoint.open())
+    return MemoryConnection(endpoint, await endpoint.open(), principal)
 
 
 class MemoryConnection:
@@ -31,14 +35,15 @@ class MemoryConnection:
     It may be closed in another task than the one that opened it (A43).
     """
 
-    def __init__(self, endpoint: Endpoint, mount: Mount) -> None:
+    def __init__(self, endpoint: Endpoint, mount: Mount, principal: str | None = None) -> None:
         self._endpoint = endpoint
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._open = True
-        self._pipe = Pipe(endpoint, mount, self._write)
+        self._take: Callable[[bytes], None] | None = None
+        self._pipe = Pipe(endpoint, mount, self._write, principal=principal)
 
     async def send(self, line: bytes) -> None:
         """Hand the server one message; waits while very many answers are left unread.
@@ -71,6 +76,10 @@ class MemoryConnection:
             self._room.set()
         return line
 
+    def pass_on(self, take: Callable[[bytes], None]) -> None:
+        """Have each of the server's messages given to `take` as it comes, in place of `receive`."""
+        self._take = take
+
     async def aclose(self) -> None:
         """Close the connection: what runs is cancelled, the server's lifespan ends with its last connection. Twice is harmless.
 
@@ -91,6 +100,10 @@ class MemoryConnection:
 
     def _write(self, lines: list[bytes]) -> Awaitable[None] | None:
         if not self._open:
+            return None
+        if self._take is not None:
+            for line in lines:
+                self._take(line)
             return None
         self._lines += lines
         self._size += sum(map(len, lines))

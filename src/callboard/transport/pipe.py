@@ -21,10 +21,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from callboard.core.era import Era
-from callboard.core.exchange import HARD_CAP, Exchange
+from callboard.core.exchange import Exchange
 from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
-from callboard.server.mount import Mount
+from callboard.server.mount import Caller, Mount
 from callboard.transport.endpoint import Endpoint, PipeSession, read_cancelled
 from callboard.wire.jsonrpc import (
     Batch,
@@ -116,14 +116,15 @@ class Pipe:
         endpoint: The server.
         mount: What its `open` returned, on this event loop.
         write: Where lines go.
-        max_line: Bytes of the longest line that is read.
+        principal: Who the client is; None when that is not known.
     """
 
-    def __init__(self, endpoint: Endpoint, mount: Mount, write: WriteLines, *, max_line: int = MAX_LINE) -> None:
+    def __init__(self, endpoint: Endpoint, mount: Mount, write: WriteLines, *, principal: str | None = None) -> None:
         self._endpoint = endpoint
         self._mount = mount
         self._write = write
-        self._max_line = max_line
+        self._max_line = mount.limits.max_line
+        self._principal = principal
         self._loop = asyncio.get_running_loop()
         self._calls: dict[RequestId, _Call] = {}
         self._leaving: set[asyncio.Future[None]] = set()
@@ -133,7 +134,7 @@ class Pipe:
         self._held: list[Message] | None = None
         self._opening: asyncio.Task[None] | None = None
         # What the server says in the session of its own accord.
-        self._channel = Exchange(self._wake_channel)
+        self._channel = Exchange(self._wake_channel, cap=mount.limits.stream_buffer)
         self._noisy: dict[RequestId, None] = {}
         self._said: list[bytes] = []
         self._backlog = 0
@@ -153,11 +154,14 @@ class Pipe:
     def feed(self, line: bytes) -> None:
         """Take one line, without its end; a carriage return is harmless (A36)."""
         if len(line) > self._max_line:
-            self._refuse(None, Fail(Reason.BODY_TOO_LARGE, f"The line has more than {self._max_line} bytes, the most that is read."))
+            self._refuse(
+                None, Fail(Reason.BODY_TOO_LARGE, f"The line has more than {self._max_line} bytes, the most that is read (max_line).")
+            )
             return
         if not line or line.isspace():
             return
-        message = decode(line)
+        limits = self._mount.limits
+        message = decode(line, max_depth=limits.max_depth, max_items=limits.max_items)
         if self._held is None:
             self._take(message)
         else:
@@ -206,7 +210,9 @@ class Pipe:
     async def _open(self, message: RawRequest) -> None:
         assert self._endpoint.older is not None
         try:
-            self._session = await self._endpoint.older.connect(self._mount, message, self._say, self._channel)
+            self._session = await self._endpoint.older.connect(
+                self._mount, message, Caller(None, self._principal), self._say, self._channel
+            )
         except BaseException:
             self._refuse(message.id, Fail(Reason.INTERNAL))
             raise
@@ -220,7 +226,7 @@ class Pipe:
         if fail := self._check_room(message.id):
             self._refuse(message.id, fail)
             return
-        call = self._calls[message.id] = _Call(None, Exchange(partial(self._wake, message.id)))
+        call = self._calls[message.id] = _Call(None, Exchange(partial(self._wake, message.id), cap=self._mount.limits.stream_buffer))
         call.task = self._loop.create_future()
         session.start(message, call.exchange)
 
@@ -280,14 +286,14 @@ class Pipe:
             self._refuse(request_id, fail)
             return
         era = self._endpoint.era
-        exchange = Exchange(partial(self._wake, request_id))
+        exchange = Exchange(partial(self._wake, request_id), cap=self._mount.limits.stream_buffer)
         call = self._calls[request_id] = _Call(era, exchange, listens=message.method == "subscriptions/listen")
         call.task = self._loop.create_task(self._serve(message, call, era))
 
     async def _serve(self, message: RawRequest, call: _Call, era: Era) -> None:
         request_id = message.id
         try:
-            await self._endpoint.answer(self._mount, era, message, call.exchange)
+            await self._endpoint.answer(self._mount, era, message, call.exchange, principal=self._principal)
         except BaseException:
             if self._calls.get(request_id) is call:  # not our doing, and nobody else would answer
                 self._give_up(request_id, Fail(Reason.INTERNAL))
@@ -304,7 +310,7 @@ class Pipe:
 
     def _notice(self, message: RawNotification) -> None:
         if self._session is None:
-            self._endpoint.hear(self._mount, message)
+            self._endpoint.hear(self._mount, message, principal=self._principal)
         else:
             self._session.notice(message)
         if message.method != _CANCELLED:
@@ -354,14 +360,16 @@ class Pipe:
             self._end_older(request_id, call)
             return
         if call.exchange.overflowed:
-            self._give_up(request_id, Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread."))
+            self._give_up(
+                request_id, Fail(Reason.OVERLOADED, f"More than {self._channel.cap} bytes of notifications waited unread (stream_buffer).")
+            )
             return
         self._noisy[request_id] = None
         self._schedule()
 
     def _wake_channel(self) -> None:
         if self._channel.overflowed:
-            _log.warning("More than %d bytes of notifications waited unread; they were dropped.", HARD_CAP)
+            _log.warning("More than %d bytes of notifications waited unread; they were dropped (stream_buffer).", self._channel.cap)
             self._channel.restart()
         else:
             self._schedule()
@@ -375,7 +383,9 @@ class Pipe:
             call.task.set_result(None)
         write = call.exchange.take()
         if overflowed and self._session is not None:
-            self._session.give_up(request_id, Fail(Reason.OVERLOADED, f"More than {HARD_CAP} bytes of notifications waited unread."))
+            self._session.give_up(
+                request_id, Fail(Reason.OVERLOADED, f"More than {self._channel.cap} bytes of notifications waited unread (stream_buffer).")
+            )
         elif write is not None:
             self._say(write.notes)
 

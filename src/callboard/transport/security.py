@@ -1,22 +1,45 @@
 """Pure checks of an HTTP request before anything of it is read: peer, host, origin, media types, sizes.
 
 Order (HM-02, HM-04): who connects, what host was asked for (DNS rebinding), which web page asks, then the shape of the message.
+
+What `Forwarded` and `X-Forwarded-Host` say counts for nothing: whoever sends them may write what they like, and a proxy that replaces them
+can pass `Host` on as well.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
-from typing import Any
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
 from callboard.errors import Fail, Reason, RegistrationError
 
-__all__ = ["LOOPBACK_HOSTS", "HttpRules", "accepted_types", "check", "check_caller", "check_media", "is_address", "is_loopback"]
+__all__ = [
+    "CODINGS",
+    "LOOPBACK_HOSTS",
+    "HttpRules",
+    "accepted_types",
+    "check",
+    "check_caller",
+    "check_media",
+    "is_address",
+    "is_loopback",
+    "make_field",
+    "read_coding",
+]
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+CODINGS = ("gzip", "deflate")
+"""What bodies may be compressed with, where that is allowed."""
 _JSON, _SSE = "application/json", "text/event-stream"
+# RFC 3986 section 3.2.2, without what no resolver takes; a port is ASCII digits. No blanks, no user, no path: they mislead a comparison.
+_read_host = re.compile(r"(\[[0-9a-f:.]+(?:%25[0-9a-z._~-]+)?\]|[0-9a-z._-]+)(?::([0-9]{1,5}))?").fullmatch
+_DEFAULT_PORTS = {"http": "80", "https": "443"}
+_is_field_value = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?").fullmatch
+_is_field_name = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
 # Headers that decide something; a second one is a smuggling attempt or a broken proxy.
 _SINGLE = frozenset(
     {
@@ -26,9 +49,8 @@ _SINGLE = frozenset(
         b"content-length",
         b"content-encoding",
         b"authorization",
-        b"mcp-method",
-        b"mcp-name",
-        b"mcp-protocol-version",
+        b"x-api-key",
+        b"last-event-id",
     }
 )
 
@@ -38,11 +60,18 @@ class HttpRules(msgspec.Struct, frozen=True):
 
     Attributes:
         hosts: Names that the `Host` header may have, with any port, or `name:port`; `*.example.com` for subdomains; `*` for any.
-            With `allow_remote` any IP address will do, too.
-        origins: Web origins that may call (`https://app.example.com`); a page of the very host that is asked may always.
+            With `allow_remote` any IP address will do, too. Case makes no difference, nor does a dot at the end, nor how an IPv6 address
+            or a name beyond ASCII is written. Kept as `Host` headers have them.
+        origins: Web origins that may call (`https://app.example.com`); a page of the very host that is asked may always. Kept as browsers
+            send them.
         allow_remote: Whether peers outside this machine may connect.
         max_body: Bytes.
         max_headers: Bytes of all header names and values together.
+        codings: What a body may be compressed with, out of `CODINGS`; inflated it must not have more than `max_body` bytes either.
+        single: Headers that must not come twice, in lower case, besides those that never may: what carries a credential, for example.
+
+    Raises:
+        RegistrationError: A value can't work; the text says what to write instead.
     """
 
     hosts: tuple[str, ...] = LOOPBACK_HOSTS
@@ -50,14 +79,16 @@ class HttpRules(msgspec.Struct, frozen=True):
     allow_remote: bool = False
     max_body: int = 4 * 1024 * 1024
     max_headers: int = 16 * 1024
+    codings: tuple[str, ...] = ()
+    single: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
         if self.max_body < 1 or self.max_headers < 1:
             raise RegistrationError("max_body and max_headers must be at least 1 byte: nothing would be accepted.")
-        for origin in self.origins:
-            scheme, separator, rest = origin.partition("://")
-            if not (scheme and separator and rest) or "/" in rest:
-                raise RegistrationError(f"origins: {origin!r} is no web origin; write it like 'https://app.example.com', without a path.")
+        if strange := [coding for coding in self.codings if coding not in CODINGS]:
+            raise RegistrationError(f"encodings: {strange[0]!r} is none that can be read; those are {', '.join(CODINGS)}.")
+        msgspec.structs.force_setattr(self, "hosts", tuple(map(_read_rule, self.hosts)))
+        msgspec.structs.force_setattr(self, "origins", tuple(map(_read_origin, self.origins)))
 
 
 def check(rules: HttpRules, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Fail | None:
@@ -74,7 +105,7 @@ def check(rules: HttpRules, scope: Mapping[str, Any], headers: Mapping[bytes, by
     raw = scope["headers"]
     if len(headers) == len(raw):
         size = len(b"".join(headers)) + len(b"".join(headers.values()))
-    elif duplicate := _duplicate_header(raw):
+    elif duplicate := _duplicate_header(raw, rules.single):
         reason = Reason.HEADER_MISMATCH if duplicate.startswith("mcp-") else Reason.INVALID_REQUEST
         return Fail(reason, f"The header {duplicate} is there twice.")
     else:
@@ -102,13 +133,16 @@ def check_caller(rules: HttpRules, peer: str | None, host: bytes | None, origin:
     if not rules.allow_remote and peer is not None and not is_loopback(peer):
         return Fail(
             Reason.REMOTE_PEER,
-            "This server takes clients of its own machine only; allow others with allow_remote=True (callboard run: --host).",
+            "This server takes clients of its own machine only; allow others, or a proxy that tells of them, with allow_remote=True "
+            "(callboard run: --host).",
         )
-    name = b"" if host is None else host
-    asked = name.decode("latin-1").lower()
-    if not _host_allowed(rules, asked):
+    given = "" if host is None else host.decode("latin-1")
+    asked = _canonical(given)
+    if not _host_allowed(rules, *asked) if asked else given or "*" not in rules.hosts:
         return Fail(
-            Reason.HOST, f"Host {_quoted(asked)} is not allowed; name it in hosts=... if it is this server's (DNS rebinding protection)."
+            Reason.HOST,
+            f"Host {_quoted(given)} is not allowed; name it in hosts=... if it is this server's (DNS rebinding protection). Behind a proxy "
+            "it is the name that clients ask for, or what the proxy sends in its place.",
         )
     if origin is not None and not _origin_allowed(rules, origin.decode("latin-1").lower(), asked):
         return Fail(
@@ -117,15 +151,44 @@ def check_caller(rules: HttpRules, peer: str | None, host: bytes | None, origin:
     return None
 
 
-def check_media(headers: Mapping[bytes, bytes]) -> Fail | None:
-    """Check what the body of a POST says it is (SA14: a browser's simple request must not run anything)."""
+def make_field(name: str, value: str) -> tuple[bytes, bytes]:
+    """Make a header of an answer: the one way for a value that was not written down in this package.
+
+    Args:
+        name: In lower case.
+        value: Visible ASCII characters, with blanks and tabs between them.
+
+    Raises:
+        ValueError: Name or value would not arrive as one header: a line break in it would begin another (SA13). The text doesn't hold it.
+    """
+    if not _is_field_name(name):
+        raise ValueError("This is no name of a header: letters, digits and dashes, in lower case.")
+    if not _is_field_value(value):
+        raise ValueError(f"What was to go into the header {name} can't: it takes visible ASCII characters with blanks between them.")
+    return name.encode("ascii"), value.encode("ascii")
+
+
+def check_media(headers: Mapping[bytes, bytes], codings: Collection[str] = ()) -> Fail | None:
+    """Check what the body of a POST says it is (SA14: a browser's simple request must not run anything).
+
+    Args:
+        headers: By lower-case name.
+        codings: What it may be compressed with.
+    """
     content_type = headers.get(b"content-type", b"")
     if content_type != b"application/json" and content_type.split(b";", 1)[0].strip().lower() != b"application/json":
         return Fail(Reason.MEDIA_TYPE)
     encoding = headers.get(b"content-encoding")
-    if encoding is not None and encoding.strip().lower() not in {b"", b"identity"}:
-        return Fail(Reason.ENCODING)
-    return None
+    if encoding is None or read_coding(encoding) in {"", *codings}:
+        return None
+    known = f"; {' and '.join(codings)} would do" if codings else "; encodings=[...] of the server would allow some"
+    return Fail(Reason.ENCODING, f"Content-Encoding is not supported here: send the body as it is{known}.")
+
+
+def read_coding(encoding: bytes) -> str:
+    """What a body is compressed with, as `Content-Encoding` says; empty for nothing."""
+    text = encoding.decode("latin-1").strip().lower()
+    return {"identity": "", "x-gzip": "gzip"}.get(text, text)
 
 
 def is_loopback(host: str) -> bool:
@@ -181,30 +244,91 @@ def _quality(parameters: Iterable[str]) -> float:
     return 1.0
 
 
-def _duplicate_header(raw: Iterable[tuple[bytes, bytes]]) -> str | None:
+def _duplicate_header(raw: Iterable[tuple[bytes, bytes]], single: frozenset[bytes]) -> str | None:
     """The first header that must be single and is not."""
     seen: set[bytes] = set()
     for name, _ in raw:
-        if name in seen and (name in _SINGLE or name.startswith(b"mcp-")):
+        if name in seen and (name in _SINGLE or name in single or name.startswith(b"mcp-")):
             return name.decode("latin-1")
         seen.add(name)
     return None
 
 
-def _host_allowed(rules: HttpRules, host: str) -> bool:
-    name, separator, port = host.rpartition(":")
-    if not separator or not port.isdigit():
-        name = host
+class _Host(NamedTuple):
+    """A host as it was asked for.
+
+    Attributes:
+        name: In the one form that it is compared in.
+        port: Empty where none was given.
+    """
+
+    name: str
+    port: str
+
+
+def _canonical(text: str) -> _Host | None:
+    """Read a `Host` header; None for what is no host."""
+    found = _read_host(text.lower())
+    if found is None:
+        return None
+    name, port = found[1], found[2] or ""
+    if name.startswith("["):
+        try:
+            return _Host(f"[{ipaddress.IPv6Address(name[1:-1].replace('%25', '%'))}]", port)
+        except ValueError:
+            return None
+    name = name.removesuffix(".")
+    return _Host(name, port) if name and all(name.split(".")) else None
+
+
+def _read_rule(rule: str) -> str:
+    """One of `hosts`, as `Host` headers have it."""
+    if rule == "*":
+        return rule
+    head, text = ("*.", rule[2:]) if rule.startswith("*.") else ("", rule)
+    if ":" in text.partition(":")[2] and not text.startswith("["):
+        text = f"[{text}]"  # an IPv6 address
+    host = _canonical(_ascii(text))
+    if host is None:
+        raise RegistrationError(
+            f"hosts: {rule!r} is no name that a Host header has; write it like 'mcp.example.com', 'mcp.example.com:8443' or '*.example.com'."
+        )
+    return f"{head}{host.name}{':' if host.port else ''}{host.port}"
+
+
+def _read_origin(origin: str) -> str:
+    """One of `origins`, as browsers send it."""
+    scheme, separator, rest = origin.lower().partition("://")
+    host = _canonical(_ascii(rest)) if scheme in _DEFAULT_PORTS else _Host(rest, "")
+    if not (scheme and separator and rest) or set(rest) & set("/?#@ ") or host is None:
+        raise RegistrationError(f"origins: {origin!r} is no web origin; write it like 'https://app.example.com', without a path.")
+    port = "" if host.port == _DEFAULT_PORTS.get(scheme) else host.port
+    return f"{scheme}://{host.name}{':' if port else ''}{port}"
+
+
+def _ascii(name: str) -> str:
+    """A name as it goes over the wire; empty where it can't."""
+    try:
+        return name if name.isascii() else name.encode("idna").decode("ascii")
+    except UnicodeError:
+        return ""
+
+
+def _host_allowed(rules: HttpRules, name: str, port: str) -> bool:
     if rules.allow_remote and is_address(name.removeprefix("[").removesuffix("]")):
         return True  # rebinding is done with names: a page that asks for an address is of that address
-    return any(rule in {"*", host, name} or (rule.startswith("*.") and name.endswith(rule[1:])) for rule in rules.hosts)
+    whole = f"{name}:{port}"
+    return any(
+        rule in {"*", name, whole} or (rule.startswith("*.") and (name if ":" not in rule else whole).endswith(rule[1:]))
+        for rule in rules.hosts
+    )
 
 
-def _origin_allowed(rules: HttpRules, origin: str, host: str) -> bool:
+def _origin_allowed(rules: HttpRules, origin: str, asked: _Host | None) -> bool:
     if origin in rules.origins:
         return True
     scheme, separator, rest = origin.partition("://")
-    return bool(separator) and scheme in {"http", "https"} and bool(host) and rest == host
+    return bool(separator) and scheme in _DEFAULT_PORTS and asked is not None and _canonical(rest) == asked
 
 
 def _quoted(text: str) -> str:

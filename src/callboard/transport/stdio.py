@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
+from callboard.auth.principal import LOCAL
 from callboard.transport.descriptor import Source, open_sink
 from callboard.transport.endpoint import Endpoint
-from callboard.transport.pipe import MAX_LINE, Lines, Pipe
+from callboard.transport.pipe import Lines, Pipe
 
 __all__ = ["GRACE", "Streams", "guard", "run", "serve"]
 
@@ -69,7 +70,7 @@ def guard() -> Streams:
     return streams
 
 
-async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line: int = MAX_LINE) -> None:
+async def serve(endpoint: Endpoint, *, streams: Streams | None = None, principal: str | None = LOCAL) -> None:
     """Serve one client, until it closes our input or a signal (SIGINT, SIGTERM) asks to stop.
 
     Requests that are in flight then have `GRACE` seconds to be answered. The server's lifespan surrounds it all.
@@ -77,7 +78,7 @@ async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line:
     Args:
         endpoint: The server.
         streams: Descriptors to use; those of `guard` by default.
-        max_line: Bytes of the longest line that is read; a longer one is refused and skipped.
+        principal: Who the client is.
 
     Raises:
         Exception: What the lifespan raised.
@@ -86,8 +87,8 @@ async def serve(endpoint: Endpoint, *, streams: Streams | None = None, max_line:
     mount = await endpoint.open()
     stop = asyncio.Event()
     sink = open_sink(sink_fd, stop.set)
-    pipe = Pipe(endpoint, mount, sink.write, max_line=max_line)
-    lines = Lines(max_line)
+    pipe = Pipe(endpoint, mount, sink.write, principal=principal)
+    lines = Lines(mount.limits.max_line)
     over: list[bool] = []  # the input has ended: the client is gone
 
     def take(data: bytes) -> None:

@@ -11,14 +11,19 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from types import coroutine
 from typing import Any, NamedTuple, TypeAlias
 
-from callboard.core.exchange import Exchange, State, Write
+from callboard.core.exchange import HARD_CAP, Exchange, State, Write
 from callboard.core.sse import comment
+from callboard.server.places import Load
 
 __all__ = [
+    "JSON_HEADERS",
+    "JSON_LINES",
     "SHORTCUTS",
+    "SSE_HEADERS",
     "WATCH_AFTER",
     "Outlet",
     "Pulse",
@@ -41,14 +46,27 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _log = logging.getLogger("callboard")
 # Seconds that a suspended call is left alone before somebody watches for its client to go away.
 WATCH_AFTER = 0.05
-_JSON_TYPE = (b"content-type", b"application/json")
-# Statuses of answers that say when to try again.
+# Seconds between two looks at what waits to be read.
+WEIGH_EVERY = 1.0
+# What an answer says of its content: browsers guess nothing of it (SA14), and nobody keeps what may be for one reader alone.
+_PRIVATE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+JSON_HEADERS = [(b"content-type", b"application/json"), *_PRIVATE]
+"""Headers of a JSON answer, but for its length."""
+# Statuses of answers that say when to try again, and of those that may say what else to get.
 _BUSY = frozenset({429, 503})
-# X-Accel-Buffering: HM-12.
-_SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+_ADVISED = _BUSY | {403}
+# X-Accel-Buffering: HM-12. A proxy that compresses would hold events back, too.
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+]
+"""Headers of an event stream."""
 # The same as they are written.
-_JSON_LINES = b"content-type: application/json\r\n"
-_SSE_LINES = b"".join(b"%b: %b\r\n" % header for header in _SSE_HEADERS)
+JSON_LINES = b"".join(b"%b: %b\r\n" % header for header in JSON_HEADERS)
+"""Headers of a JSON answer, but for its length, as they are written."""
+_SSE_LINES = b"".join(b"%b: %b\r\n" % header for header in SSE_HEADERS)
 _COMMENT = comment()
 _DONE = State.DONE
 
@@ -76,26 +94,57 @@ def nobody() -> None:
 
 
 class Pulse:
-    """Keep-alive comments for all open streams of one app (HM-13): one timer, running only while there are streams.
+    """All open streams of one app: keep-alive comments on them (HM-13), and what waits on them to be read, weighed.
+
+    Its timers run only while there are streams.
 
     Args:
         seconds: Longest silence on a stream; None for no keep-alive.
+        buffer: Bytes that may wait on one stream.
+        load: Gives what what waits on all of them is counted into; None to count nothing.
+
+    Attributes:
+        buffer: As given.
     """
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, buffer: int = HARD_CAP, load: Callable[[], Load] | None = None) -> None:
+        self.buffer = buffer
         self._seconds = seconds
+        self._load = load
         self._streams: dict[Outlet, None] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._beating: asyncio.AbstractEventLoop | None = None
+        self._weighing: asyncio.AbstractEventLoop | None = None
 
     def join(self, stream: Outlet) -> None:
         """Keep a stream alive from now on."""
-        if self._seconds is None:
+        if self._seconds is None and self._load is None:
             return
         self._streams[stream] = None
-        if self._loop is not stream.loop:
-            self._loop = stream.loop
-            self._timer = stream.loop.call_later(self._seconds / 2, self._beat, stream.loop)
+        loop = stream.loop
+        if self._seconds is not None and self._beating is not loop:
+            self._beating = loop
+            loop.call_later(self._seconds / 2, self._beat, loop)
+        if self._load is not None and self._weighing is not loop:
+            self._weighing = loop
+            loop.call_later(WEIGH_EVERY, self._weigh, loop, self._load())
+
+    def _weigh(self, loop: asyncio.AbstractEventLoop, load: Load) -> None:
+        """Count what waits to be read; where that is too much, those who hold most of it lose their streams."""
+        streams = [stream for stream in self._streams if stream.loop is loop]
+        load.unread = sum([stream.unread for stream in streams])
+        if load.is_full:
+            for stream in sorted(streams, key=attrgetter("unread"), reverse=True):
+                if not load.is_full or not stream.unread:
+                    break
+                load.unread -= stream.unread
+                _log.warning(
+                    "A stream was given up: its client does not read, and %d bytes wait in all (max_buffered).", load.limits.max_buffered
+                )
+                stream.give_up()
+        if streams:
+            loop.call_later(WEIGH_EVERY, self._weigh, loop, load)
+        else:
+            self._weighing = None
 
     def leave(self, stream: Outlet) -> None:
         """Forget a stream."""
@@ -109,9 +158,9 @@ class Pulse:
             else:
                 del self._streams[stream]  # its loop is gone
         if self._streams:
-            self._timer = loop.call_later(self._seconds / 2, self._beat, loop)
+            loop.call_later(self._seconds / 2, self._beat, loop)
         else:
-            self._loop = self._timer = None
+            self._beating = None
 
 
 class Outlet:
@@ -126,7 +175,20 @@ class Outlet:
         headers: Headers for every head, beside the content type.
     """
 
-    __slots__ = ("_gone", "_headers", "_pulse", "_quiet", "_receive", "_scheduled", "_send", "_watcher", "_writer", "exchange", "loop")
+    __slots__ = (
+        "_gone",
+        "_headers",
+        "_pulse",
+        "_quiet",
+        "_receive",
+        "_scheduled",
+        "_send",
+        "_watcher",
+        "_writer",
+        "_writing",
+        "exchange",
+        "loop",
+    )
 
     def __init__(
         self,
@@ -149,6 +211,16 @@ class Outlet:
         self._scheduled = False
         self._watcher: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._writing = 0
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait until the client reads."""
+        return self.exchange.size + self._writing
+
+    def give_up(self) -> None:
+        """Take the client for gone."""
+        self._give_up()
 
     def beat(self) -> None:
         """Break a long silence."""
@@ -197,26 +269,42 @@ class Outlet:
     def _write_whole(self, write: Write) -> bool:
         """Write an answer that begins and ends with this write; False where that takes `_write`."""
         status, notes = write.status, write.notes
-        if not (status and write.last) or find_shortcut(self._send) is None:
+        owner = getattr(self._send, "__self__", None)
+        shortcut = SHORTCUTS.get(type(owner))
+        if shortcut is None or not status or not write.last or not shortcut.ready(owner):
             return False
+        lines, headers = JSON_LINES if notes else b"", self._headers
         if write.streaming:
-            return write_whole(self._send, status, _SSE_LINES, self._headers, self.frame(notes, first=True))
-        extra = [*self._headers, _retry_after(self.exchange.retry_after)] if status in _BUSY else self._headers
-        return write_whole(self._send, status, _JSON_LINES if notes else b"", extra, notes[0] if notes else b"")
+            lines, body = _SSE_LINES, self.frame(notes, first=True)
+        else:
+            body = notes[0] if notes else b""
+            if status in _ADVISED:
+                headers = [*headers, *self._advice(status)]
+        shortcut.write(owner, status, lines, headers, body)
+        return True
 
     async def _write(self, write: Write) -> None:
         notes, status = write.notes, write.status
         if status and not write.streaming:
-            await send_answer(self._send, status, notes[0] if notes else b"", self._headers, retry_after=self.exchange.retry_after)
+            extra = [*self._headers, *self._advice(status)] if status in _ADVISED else self._headers
+            await _send_both(self._send, status, notes[0] if notes else b"", extra)
             return
         body = self.frame(notes, first=status != 0)
         if status:
             if not write.last:
                 self._pulse.join(self)
                 self._watch()  # a stream is watched from its first byte on: a listener that dies gives its place back at once
-            await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *_SSE_HEADERS]})
+            await self._send({"type": "http.response.start", "status": status, "headers": [*self._headers, *SSE_HEADERS]})
         self._quiet = False
+        self._writing = len(body)
         await self._send({"type": "http.response.body", "body": body, "more_body": not write.last})
+        self._writing = 0
+
+    def _advice(self, status: int) -> list[tuple[bytes, bytes]]:
+        """What a refused client can do: try again after a while, or get a scope (AR-06)."""
+        if status in _BUSY:
+            return [_retry_after(self.exchange.retry_after)]
+        return [] if self.exchange.challenge is None else [(b"www-authenticate", self.exchange.challenge)]
 
     def _watch(self) -> None:
         if self._watcher is None:
@@ -269,7 +357,7 @@ class Stream(Outlet):
         streams: bool,
         streams_only: bool,
     ) -> None:
-        exchange = Exchange(nobody, streams=streams, streams_only=streams_only)
+        exchange = Exchange(nobody, streams=streams, streams_only=streams_only, cap=pulse.buffer)
         Outlet.__init__(self, exchange, loop, receive, send, pulse, headers)
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -289,14 +377,15 @@ class Stream(Outlet):
             else:
                 self._suspended()
                 await _resume(answer, waiting)
-            if self._given_up():
+            if self._gone:
+                self._given_up()
                 await self._say_gone()  # the work went on after it was cancelled; nobody waits for what came of it
                 return
             if self._writer is not None:
                 await self._writer
-            while (write := exchange.take()) is not None:
-                if not self._write_whole(write):
-                    await self._write(write)
+            # What was written whole was the last.
+            while (write := exchange.take()) is not None and not self._write_whole(write):
+                await self._write(write)
                 if write.last:
                     break
         except asyncio.CancelledError:
@@ -304,7 +393,9 @@ class Stream(Outlet):
                 raise
             await self._say_gone()
         finally:
-            self._end()
+            exchange.wake = nobody  # else the two would hold each other, and the request, until the garbage collector comes
+            if self._timer is not None or exchange.state is not _DONE:  # else it never waited, so nothing was started
+                self._end()
 
     def leave(self) -> None:
         """The client is gone: its request is cancelled (HM-15)."""
@@ -330,11 +421,7 @@ class Stream(Outlet):
                 await self._send({"type": "http.response.body", "body": b""})
 
     def _end(self) -> None:
-        exchange = self.exchange
-        exchange.wake = nobody  # else the two would hold each other, and the request, until the garbage collector comes
-        if self._timer is None and exchange.state is _DONE:
-            return  # it never waited, so nothing was started
-        exchange.cancel()
+        self.exchange.cancel()
         if self._timer is not None:
             self._timer.cancel()
         self._unwatch()
@@ -345,23 +432,27 @@ def _retry_after(seconds: int) -> tuple[bytes, bytes]:
     return b"retry-after", b"%d" % seconds
 
 
-async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]], *, retry_after: int = 1) -> None:
+async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
     """Send a whole response at once.
 
     Args:
         send: ASGI send.
         status: HTTP status.
         body: Encoded JSON; empty for none.
-        extra: Headers beside the content's own.
-        retry_after: Seconds after which to try again, where the status says so.
+        extra: Headers beside the content's own; where the status says to try again and none of them says when, that is in a second.
     """
-    if status in _BUSY:
-        extra = [*extra, _retry_after(retry_after)]
-    if write_whole(send, status, _JSON_LINES if body else b"", extra, body):
+    if status in _BUSY and all(name != b"retry-after" for name, _ in extra):
+        extra = [*extra, _retry_after(1)]
+    if write_whole(send, status, JSON_LINES if body else b"", extra, body):
         return
+    await _send_both(send, status, body, extra)
+
+
+async def _send_both(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
+    """Send head and body of a whole response by ASGI."""
     headers = [*extra, (b"content-length", b"%d" % len(body))]
     if body:
-        headers.append(_JSON_TYPE)
+        headers += JSON_HEADERS
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

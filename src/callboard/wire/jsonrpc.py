@@ -1,22 +1,27 @@
 """JSON-RPC 2.0 on the wire: bytes to messages and back. The only parse of a body.
 
-Strict where leniency would hurt: UTF-8 is checked, NaN and duplicate envelope keys are refused, nesting is bounded. `params`, `result`
-and `error` stay raw, to be read once by whoever knows their type.
+Strict where leniency would hurt: UTF-8 is checked, NaN is refused, nesting and the number of values are bounded. No key may be twice in
+the envelope of a message, nor in the `params`, `params._meta` and `params.arguments` of a request or notification: of two, a proxy might
+have judged the one and the server would run the other. Deeper inside, the last of two counts, as in most parsers; so it does in what
+peers answer. `params`, `result` and `error` stay raw, to be read once by whoever knows their type.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from callboard.errors import Fail, Reason
 
 __all__ = [
     "MAX_DEPTH",
+    "MAX_ITEMS",
     "Batch",
     "Malformed",
     "Message",
@@ -34,6 +39,8 @@ __all__ = [
 
 RequestId: TypeAlias = int | str
 MAX_DEPTH = 128
+MAX_ITEMS = 200_000
+"""Items of all arrays and members of all objects of one message: 4 MiB of `[],[],[]` would take a hundred times that in memory."""
 _MAX_DIGITS = 4000
 # Bytes up to which counting a character beats searching for it.
 _SMALL = 4096
@@ -84,39 +91,51 @@ Message: TypeAlias = RawRequest | RawNotification | RawResponse | Batch | Malfor
 
 class _Envelope(msgspec.Struct):
     jsonrpc: Literal["2.0"]
-    id: RequestId | msgspec.UnsetType = msgspec.UNSET
-    method: str | msgspec.UnsetType = msgspec.UNSET
-    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    id: RequestId | msgspec.UnsetType = UNSET
+    method: str | msgspec.UnsetType = UNSET
+    params: msgspec.Raw | msgspec.UnsetType = UNSET
+    result: msgspec.Raw | msgspec.UnsetType = UNSET
+    error: msgspec.Raw | msgspec.UnsetType = UNSET
 
 
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
-_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
-_ENVELOPE_KEYS = frozenset(_Envelope.__struct_fields__)
-_QUOTED_KEYS = tuple(f'"{key}"'.encode() for key in sorted(_ENVELOPE_KEYS))
+_Value: TypeAlias = list[msgspec.Raw] | str | int | float | bool | None
+# A small message down to the members of its parameters' objects: as far as no key may be twice.
+_decode_shape = msgspec.json.Decoder(dict[str, dict[str, dict[str, msgspec.Raw] | _Value] | _Value]).decode
 _COMPACT = '{"jsonrpc":"2.0","id":,"method":"","params":}'
-# An escaped ASCII letter could spell an envelope key that counting its plain form would miss.
-_ESCAPED_LETTER = re.compile(rb"\\u00[67]")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_COMPACT_RESULT = '{"jsonrpc":"2.0","id":,"result":}'
+# Objects in `params` in which no key may be twice.
+_WATCHED = ("_meta", "arguments")
+_MAX_SHOWN = 64
+# What is left of JSON to measure it: brackets, all of one kind, commas and quotes.
+_NOT_MARKS = bytes(set(range(256)) - set(b'[]{},"'))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
 # Half of a surrogate pair, or an exponent that no float holds.
 _OUT_OF_RANGE = re.compile(rb"\\u[dD][89a-fA-F]|[eE]\+?\d{3}")
 _BRACE = ord("{")
 _NULL = msgspec.Raw(b"null")
 _BLANKS = b" \t\r\n"
-_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_MORE_IN_ANSWERS = 10
+# Bytes that are cut into pieces at once.
+_CHUNK = 65536
+# Passes that take innermost brackets out, before single ones are counted.
+_PASSES = 6
+_STEP = {ord("["): 1, ord("]"): -1}
 
 
-def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
+def decode(body: bytes, *, max_depth: int = MAX_DEPTH, max_items: int = MAX_ITEMS) -> Message:
     """Read one body or line.
 
     Args:
         body: The bytes, without the line's end.
         max_depth: How deep objects and arrays may nest.
+        max_items: How many commas and opening brackets it may have: about as many as values. An answer may have ten times as many: what was
+            asked for may be a table.
 
     Returns:
         The message; `Malformed` when the bytes are none. Never raises.
@@ -126,78 +145,121 @@ def decode(body: bytes, *, max_depth: int = MAX_DEPTH) -> Message:
             body.decode()  # JR-01: what is skipped or kept raw below would pass unchecked
         envelope = _decode_envelope(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return _diagnose(body, error, max_depth)
-    if _may_nest(body, max_depth) and _depth(body) > max_depth:
-        return _refuse(envelope, Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
-    if len(body) != _compact_size(envelope) and (duplicate := _repeated_key(body, envelope)):
-        fail = Fail(Reason.INVALID_REQUEST, f'The message has the key "{duplicate}" twice.')
-        return Malformed(fail) if duplicate == "id" else _refuse(envelope, fail)
+        return _diagnose(body, error, max_depth, max_items)
+    request_id, method, params = envelope.id, envelope.method, envelope.params
+    size, shape = len(body), None
+    if method is not UNSET and size <= _SMALL and size <= max_items:
+        arrays = body.count(b"[")
+        try:  # an array takes two bytes, an object with another one in it five: what is short needs not be counted
+            if size + 3 * arrays + 3 <= 5 * max_depth or arrays + body.count(b"{") <= max_depth:
+                shape = _decode_shape(body)
+        except (msgspec.DecodeError, RecursionError):
+            shape = None
+    if shape is None or encode(shape) != body:
+        if (malformed := _check(body, envelope, max_depth, max_items)) is not None:
+            return malformed
+    # Written without blanks, as most are, and nothing twice: else other bytes had come out.
+    elif request_id is not UNSET and method is not UNSET and params is not UNSET and len(shape) == 4 and type(shape["params"]) is dict:
+        return RawRequest(request_id, method, params)
     return _classify(envelope)
+
+
+def _check(body: bytes, envelope: _Envelope, max_depth: int, max_items: int) -> Malformed | None:
+    """What is wrong with a message that may be big, or have a key twice."""
+    most = max_items if envelope.method is not UNSET else max_items * _MORE_IN_ANSWERS
+    if _is_big(body, max_depth, most) and (fail := _measure(body, max_depth, most)):
+        return _refuse(envelope, fail)
+    if not _is_plain(body, envelope) and (repeated := _find_repeated(body, envelope)):
+        where, key = repeated
+        shown = f'the key "{key}"' if len(key) <= _MAX_SHOWN and key.isprintable() else "a key"
+        fail = Fail(Reason.INVALID_REQUEST, f"{where or 'The message'} has {shown} twice.")
+        return Malformed(fail) if not where and key == "id" else _refuse(envelope, fail)
+    return None
 
 
 def _refuse(envelope: _Envelope, fail: Fail) -> Malformed:
     """JR-08, JR-09: with the id, which could be read."""
-    known = None if envelope.id is msgspec.UNSET else envelope.id
-    return Malformed(fail, known, answerable=known is not None or envelope.method is msgspec.UNSET)
+    known = None if envelope.id is UNSET else envelope.id
+    return Malformed(fail, known, answerable=known is not None or envelope.method is UNSET)
+
+
+def _is_plain(body: bytes, envelope: _Envelope) -> bool:
+    """Whether a message is written without blanks, and has no key twice where none may be: the cheap way to tell."""
+    return len(body) == _compact_size(envelope) and all(_is_compact(text, members) for _, text, members in _parts(envelope))
 
 
 def _compact_size(envelope: _Envelope) -> int:
-    """Bytes of a request that has just what was decoded and no blank; in a body of this size nothing can be there twice."""
+    """Bytes of a request or a result that has just what was decoded and no blank; in a body of this size nothing can be there twice."""
     request_id, method, params = envelope.id, envelope.method, envelope.params
-    if method is msgspec.UNSET or params is msgspec.UNSET or request_id is msgspec.UNSET:
+    if request_id is UNSET:
         return -1
-    known = len(_COMPACT) + len(method) + len(params)
+    if method is not UNSET and params is not UNSET:
+        known = len(_COMPACT) + len(method) + len(params)
+    elif method is UNSET and envelope.result is not UNSET:
+        known = len(_COMPACT_RESULT) + len(envelope.result)
+    else:
+        return -1
     return known + len(request_id) + 2 if type(request_id) is str else known + len(str(request_id))
 
 
-def _repeated_key(body: bytes, envelope: _Envelope) -> str | None:
-    """First envelope key that the body's outermost object has twice."""
-    if not _may_repeat(body):
+def _is_compact(text: bytes | msgspec.Raw, members: dict[str, msgspec.Raw]) -> bool:
+    """Whether an object has just these members and no blank between them: then no key is twice."""
+    return len(text) == 1 + max(1, 4 * len(members)) + len("".join(members).encode()) + sum(map(len, members.values()))
+
+
+def _parts(envelope: _Envelope) -> Iterator[tuple[str, msgspec.Raw, dict[str, msgspec.Raw]]]:
+    """The objects inside a request or notification in which no key may be twice: place, text, members."""
+    if envelope.method is UNSET or envelope.params is UNSET or memoryview(envelope.params)[0] != _BRACE:
+        return
+    members = _decode_members(envelope.params)
+    yield "params", envelope.params, members
+    for name in _WATCHED:
+        if (text := members.get(name)) is not None and memoryview(text)[0] == _BRACE:
+            yield f"params.{name}", text, _decode_members(text)
+
+
+def _find_repeated(body: bytes, envelope: _Envelope) -> tuple[str, str] | None:
+    """The first key that is twice where none may be: the place, empty for the envelope, and the key."""
+    key = _repeated_key(body)
+    if key is not None:
+        return "", key
+    return next(((where, twice) for where, text, _ in _parts(envelope) if (twice := _repeated_key(bytes(text))) is not None), None)
+
+
+def _repeated_key(text: bytes) -> str | None:
+    """First key that an object has twice."""
+    text = msgspec.json.format(text, indent=-1)
+    if _is_compact(text, _decode_members(text)):
         return None
-    rest = body if envelope.params is msgspec.UNSET else _without_params(body, bytes(envelope.params))
-    if not _may_repeat(rest):
-        return None
-    pairs: list[tuple[str, Any]] = json.loads(rest, object_pairs_hook=list, parse_int=str, parse_float=str)
-    seen: set[str] = set()
+    seen: set[str] = set()  # else a key is twice, or has an escape in it
+    pairs: list[tuple[str, Any]] = json.loads(text, object_pairs_hook=list, parse_int=str, parse_float=str)
     for key, _ in pairs:
-        if key in seen and key in _ENVELOPE_KEYS:
+        if key in seen:
             return key
         seen.add(key)
     return None
 
 
-def _without_params(body: bytes, params: bytes) -> bytes:
-    """The body with null for its params, whose keys are of no interest; the whole body where the cut would hit something else."""
-    rest = body.replace(params, b"null", 1)
-    try:
-        hit = _decode_envelope(rest).params
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return body
-    return rest if hit is not msgspec.UNSET and bytes(hit) == b"null" else body
-
-
-def _may_repeat(body: bytes) -> bool:
-    return any(body.count(key) > 1 for key in _QUOTED_KEYS) or _ESCAPED_LETTER.search(body) is not None
-
-
 def _classify(envelope: _Envelope) -> RawRequest | RawNotification | RawResponse | Malformed:
     method, params = envelope.method, envelope.params
     result, error = envelope.result, envelope.error
-    if method is not msgspec.UNSET:
-        if result is not msgspec.UNSET or error is not msgspec.UNSET:
+    if method is not UNSET:
+        if result is not UNSET or error is not UNSET:
             return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "The message is a request and a response at once."))
         # null is how some clients write what is absent
-        given = None if params is msgspec.UNSET or params == _NULL else params
+        given = None if params is UNSET or params == _NULL else params
         if given is not None and memoryview(given)[0] != _BRACE:
             return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "params must be an object."))
-        if envelope.id is msgspec.UNSET:
+        if envelope.id is UNSET:
             return RawNotification(method, given)
         return RawRequest(envelope.id, method, given)
-    answer_id = None if envelope.id is msgspec.UNSET else envelope.id
-    if result is not msgspec.UNSET and error is msgspec.UNSET:
+    answer_id = None if envelope.id is UNSET else envelope.id
+    if result is not UNSET and error is UNSET:
         return RawResponse(answer_id, result=result)
-    if error is not msgspec.UNSET and result is msgspec.UNSET:
+    if error is not UNSET and (result is UNSET or result == _NULL != error):
         return RawResponse(answer_id, error=error)
+    if result is not UNSET and error == _NULL != result:  # again null for what is absent
+        return RawResponse(answer_id, result=result)
     return _refuse(envelope, Fail(Reason.INVALID_REQUEST, "The message has no method."))
 
 
@@ -214,30 +276,77 @@ def _may_nest(body: bytes, max_depth: int) -> bool:
     return seen > max_depth
 
 
-def _depth(body: bytes) -> int:
-    brackets = _STRING.sub(b"", body).translate(None, _NOT_BRACKETS)
-    return max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+def _is_big(body: bytes, max_depth: int, max_items: int) -> bool:
+    """Whether it may nest too deep or have too much in it."""
+    if _may_nest(body, max_depth):
+        return True
+    # What is much is mostly text, in which `replace` is many times faster than `count`.
+    return len(body) > max_items and sum(len(body) - len(body.replace(mark, b"")) for mark in (b",", b"[", b"{")) > max_items
 
 
-def _diagnose(body: bytes, error: Exception, max_depth: int) -> Message:
+def _measure(body: bytes, max_depth: int, max_items: int) -> Fail | None:
+    """What is too much about the values of a body."""
+    marks = _outside_strings(body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_SQUARE, _NOT_MARKS))
+    brackets = marks.replace(b",", b"")
+    if len(marks) - len(brackets) // 2 > max_items:
+        return Fail(Reason.INVALID_REQUEST, f"The message has more than {max_items} values in it (max_items).")
+    return _too_deep(max_depth) if _depth(brackets) > max_depth else None
+
+
+def _outside_strings(marks: bytes) -> bytes:
+    """Brackets and commas without those between quotes."""
+    marks = marks.replace(b'""', b"")
+    kept, inside = [], 0
+    for at in range(0, len(marks), _CHUNK):
+        pieces = marks[at : at + _CHUNK].split(b'"')
+        kept.append(b"".join(pieces[inside::2]))
+        inside ^= (len(pieces) - 1) & 1
+    return b"".join(kept)
+
+
+def _depth(brackets: bytes) -> int:
+    """How deep brackets nest; of ordinary JSON little is left to count once the innermost ones are gone."""
+    passes = 0
+    while passes < _PASSES and len(inner := brackets.replace(b"[]", b"")) < len(brackets):
+        brackets, passes = inner, passes + 1
+    return passes + max(accumulate(map(_STEP.__getitem__, brackets)), default=0)
+
+
+def _too_deep(max_depth: int) -> Fail:
+    return Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels (max_depth).")
+
+
+def _diagnose(body: bytes, error: Exception, max_depth: int, max_items: int) -> Message:
     """What is wrong with a body that is no envelope, and whose request it was (JR-09: the id only where it can be read)."""
     if isinstance(error, RecursionError):
-        return Malformed(Fail(Reason.PARSE, f"The message nests deeper than {max_depth} levels."))
+        return Malformed(_too_deep(max_depth))
     if isinstance(error, UnicodeDecodeError):
         return Malformed(Fail(Reason.PARSE, "The message is not valid UTF-8."))
+    if _is_big(body, max_depth, max_items) and (fail := _measure(body, max_depth, max_items)):
+        return Malformed(fail if fail.reason is Reason.PARSE or _is_json(body) else Fail(Reason.PARSE))
+    if body.lstrip(_BLANKS)[:1] == b"[" and _is_json(body):  # whoever serves batches reads what is in it
+        is_empty = not body.strip(_BLANKS)[1:-1].strip(_BLANKS)
+        return Malformed(Fail(Reason.INVALID_REQUEST, "The message is an empty array.")) if is_empty else Batch(body)
     try:
-        # What is in an array nobody reads here, and it may be much.
-        value = _decode_items(body) if body.lstrip(_BLANKS)[:1] == b"[" else msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         return _diagnose_unreadable(body)
-    if isinstance(value, list):
-        return Batch(body) if value else Malformed(Fail(Reason.INVALID_REQUEST, "The message is an empty array."))
     if not isinstance(value, dict):
         return Malformed(Fail(Reason.INVALID_REQUEST, "The message is not a JSON object."))
     if value.get("jsonrpc") == "2.0" and value.get("id", "") is None and "error" in value and not value.keys() & {"method", "result"}:
+        if (key := _repeated_key(body)) is not None:
+            return Malformed(Fail(Reason.INVALID_REQUEST, f'The message has the key "{key[:_MAX_SHOWN]}" twice.'))
         return RawResponse(None, error=msgspec.Raw(encode(value["error"])))  # JSON-RPC's own way to say that an id was unreadable
     known = _known_id(value.get("id"))
     return Malformed(Fail(Reason.INVALID_REQUEST, _complaint(value, known)), known)
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        _check_json(body)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
 
 
 def _diagnose_unreadable(body: bytes) -> Malformed:
@@ -251,6 +360,8 @@ def _diagnose_unreadable(body: bytes) -> Malformed:
     fail = Fail(Reason.INVALID_PARAMS, "The message has half of a surrogate pair, or a number out of range, in it.")
     if not isinstance(value, dict):
         return Malformed(fail)
+    if not isinstance(value.get("id", 0), str | int):
+        return Malformed(Fail(Reason.INVALID_REQUEST, _complaint(value, None)))
     return Malformed(fail, _known_id(value.get("id")), answerable="id" in value and "method" in value)
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from callboard.client.client import Client
+from callboard.wire.versions import LATEST
 
 SERVER_INFO = {"io.modelcontextprotocol/serverInfo": {"name": "peer", "version": "1"}}
 
@@ -119,8 +120,8 @@ class HttpPeer:
 
 @asynccontextmanager
 async def http_client(answer: Callable[[Asked], Awaitable[None]], **options: Any) -> AsyncIterator[tuple[Client, HttpPeer]]:
-    """A peer with that answer, and a client of it."""
-    async with HttpPeer(answer) as peer, Client(peer.url, **options) as client:
+    """A peer with that answer, and a client of it that asks nothing before it is told to: it speaks the current version alone."""
+    async with HttpPeer(answer) as peer, Client(peer.url, **{"versions": LATEST, **options}) as client:
         yield client, peer
 
 

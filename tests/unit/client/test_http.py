@@ -3,17 +3,12 @@
 import asyncio
 import json
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from unit.client.peers import Asked, HttpPeer, http_client, text_result
+from unit.client.wire_peer import self_signed
 
 from callboard import types
 from callboard.client.client import Client
@@ -26,25 +21,7 @@ from callboard.client.errors import (
     RequestTimeout,
     ServerError,
 )
-
-
-def self_signed(folder: Path) -> Path:
-    """A file with a key and a certificate for 127.0.0.1 that it signed itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "self-signed.pem"
-    encryption = serialization.NoEncryption()
-    path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-        + certificate.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
+from callboard.wire.versions import LATEST
 
 
 async def ok(asked: Asked) -> None:
@@ -106,7 +83,6 @@ async def test_a_body_over_one_mebibyte_arrives_whole() -> None:
         (404, b"Not Found", "text/plain", "path"),
         (401, b"", "text/plain", "authorization: give it a header"),
         (200, b"<html>Log in</html>", "text/html", "text/html"),
-        (202, b"", "text/plain", "HTTP 202"),
     ],
 )
 async def test_an_answer_that_is_no_message_is_an_http_error(status: int, body: bytes, content_type: str, expected: str) -> None:
@@ -123,6 +99,16 @@ async def test_an_answer_that_is_no_message_is_an_http_error(status: int, body: 
     assert (caught.value.method, caught.value.request_id, caught.value.target) == ("tools/call", 1, peer.url)
     assert "tools/call" in str(caught.value)
     assert peer.url in str(caught.value)
+
+
+async def test_an_answer_without_a_body_is_an_invalid_answer() -> None:
+    async def reply(asked: Asked) -> None:
+        await asked.body_answer(202, b"", "text/plain")
+
+    async with http_client(reply) as (client, peer):
+        with pytest.raises(InvalidAnswer, match="HTTP 202") as caught:
+            await client.call_tool("t")
+    assert (caught.value.method, caught.value.request_id, caught.value.target) == ("tools/call", 1, peer.url)
 
 
 async def test_a_long_page_is_shown_in_part() -> None:
@@ -167,6 +153,26 @@ async def test_an_error_without_id_belongs_to_the_request_it_answers() -> None:
     async with http_client(reply) as (client, _):
         with pytest.raises(ServerError, match="bad"):
             await client.discover()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "doubted"), [(-32000, 400, True), (-32600, 400, True), (-32602, 400, False), (-32000, 200, False)]
+)
+async def test_a_refusal_that_older_servers_give_raises_a_doubt(code: int, status: int, doubted: bool) -> None:
+    """VN-16: a client that may speak the current version alone does not ask for others; once answered, it has no doubt."""
+
+    async def refuse(asked: Asked) -> None:
+        if asked.params["name"] == "ok":
+            await ok(asked)
+        else:
+            await asked.error(code, "Server not initialized", None, status)
+
+    async with http_client(refuse) as (client, _):
+        for expected in (doubted, False):
+            with pytest.raises(ServerError, match="Server not initialized") as caught:
+                await client.call_tool("t")
+            assert ("perhaps the server does not speak 2026-07-28" in str(caught.value)) == expected
+            await client.call_tool("ok")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +225,7 @@ async def test_a_request_for_input_is_an_error_that_holds_it() -> None:
 async def test_nobody_listens_there() -> None:
     async with HttpPeer(ok) as peer:
         pass
-    async with Client(peer.url) as client:
+    async with Client(peer.url, versions=LATEST) as client:
         with pytest.raises(ConnectionFailed, match="is the server running"):
             await client.discover()
 
@@ -306,7 +312,7 @@ async def test_tls_to_a_server_without_it_is_named() -> None:
         writer.close()
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp") as client:
+    async with server, Client(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", versions=LATEST) as client:
         with pytest.raises(
             ConnectionFailed, match=r"over TLS: (wrong version number|record layer failure|packet length too long); .*https"
         ):
@@ -316,7 +322,7 @@ async def test_tls_to_a_server_without_it_is_named() -> None:
 async def test_a_certificate_that_nobody_vouches_for_is_named(tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(self_signed(tmp_path))
-    async with HttpPeer(ok, ssl=context) as peer, Client(peer.url.replace("http:", "https:")) as client:
+    async with HttpPeer(ok, ssl=context) as peer, Client(peer.url.replace("http:", "https:"), versions=LATEST) as client:
         with pytest.raises(ConnectionFailed, match=r"over TLS: self.signed certificate; .*certificate for it"):
             await client.discover()
 

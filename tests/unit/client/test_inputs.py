@@ -10,10 +10,10 @@ from msgspec import UNSET, Struct
 from oracles import shared_schema, validate
 from unit.client.peers import Asked, http_client, result, text_result
 
-from callboard import types
+from callboard import Context, Server, types
 from callboard.client.client import Client
 from callboard.client.errors import InputRequired, InvalidAnswer, InvalidRequest
-from callboard.client.inputs import MAX_ROUNDS
+from callboard.client.inputs import MAX_ROUNDS, who_asks
 
 FORM = {
     "type": "object",
@@ -411,3 +411,27 @@ async def test_only_three_methods_may_ask() -> None:
     async with http_client(answers(asks({"k": ASK}, "s")), on_elicit=never) as (client, _):
         with pytest.raises(InvalidAnswer, match="unknown type 'input_required'"):
             await client.list_tools()
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2025-11-25"])
+async def test_a_callback_can_tell_who_asks(version: str) -> None:
+    """EL-14: of several servers, too."""
+    server = Server("asker", version="1")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str((await ctx.elicit("?", bool)).value)
+
+    asked: list[str] = []
+
+    def answer(_: Any) -> dict[str, Any]:
+        asked.append(who_asks().target)
+        return {"value": True}
+
+    async with Client(server, versions=version, on_elicit=answer) as client:
+        assert (await client.call_tool("ask")).text == "True"
+    async with Client({"mcpServers": {"one": server}}, on_elicit=answer) as client:
+        await client.call_tool("one_ask")
+    assert asked == ["asker", "asker"]
+    with pytest.raises(LookupError):
+        who_asks()

@@ -1,14 +1,16 @@
 """What the client sends: envelope, headers, bodies, and what it refuses to send. The peer is nobody's framework."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from oracles import mcp_types_request, shared_schema, validate
 from unit.client.peers import SERVER_INFO, Asked, HttpPeer, http_client, result, text_result
 
-from callboard import types
+from callboard import Server, types
 from callboard.client.client import Client
-from callboard.client.errors import InvalidRequest, ServerError
+from callboard.client.errors import ClientError, InvalidRequest, ServerError
+from callboard.wire.versions import LATEST
 
 
 async def ok(asked: Asked) -> None:
@@ -32,7 +34,7 @@ async def test_a_login_in_the_url_is_used_and_never_shown() -> None:
     async def refuse(asked: Asked) -> None:
         await asked.error(-32000, "no", status=403)
 
-    async with HttpPeer(refuse) as peer, Client(peer.url.replace("http://", "http://ada:s3cret@")) as client:
+    async with HttpPeer(refuse) as peer, Client(peer.url.replace("http://", "http://ada:s3cret@"), versions=LATEST) as client:
         with pytest.raises(ServerError) as caught:
             await client.discover()
         assert peer.asked[0].headers["authorization"] == "Basic YWRhOnMzY3JldA=="
@@ -158,3 +160,54 @@ async def test_arguments_that_are_form_fields_must_be_strings() -> None:
                 await ask
             assert caught.value.subject == subject
     assert not peer.asked
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"timeout": "x"}, TypeError, "timeout= is a number of seconds, or None for no limit, not str"),
+        ({"timeout": True}, TypeError, "not bool"),
+        ({"total_timeout": 0}, ValueError, "total_timeout= must be more than 0 seconds, not 0"),
+        ({"connect_timeout": -1}, ValueError, "connect_timeout= must be more than 0"),
+        ({"timeout": float("nan")}, ValueError, "more than 0"),
+        ({"auth": "token"}, TypeError, r'a token goes into headers=\{"Authorization": "Bearer \.\.\."\}'),
+        ({"auth": object()}, TypeError, "object has not"),
+        ({"auth": {}}, TypeError, "a mapping of names is for several servers"),
+    ],
+)
+def test_options_that_are_none_are_refused(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        Client("http://127.0.0.1:9/mcp", **options)
+
+
+async def test_what_is_asked_the_wrong_way_is_refused_before_it_is_sent() -> None:
+    async with http_client(ok) as (client, peer):
+        with pytest.raises(InvalidRequest, match="arguments are a mapping of parameters to values, not list"):
+            await client.call_tool("t", ["x"])  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match=r"ref is a types\.PromptReference"):
+            await client.complete("greet", "who", "an")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequest, match="tasks=True"):
+            await client.start_tool("t")
+        with pytest.raises(TypeError, match="takes True for the lists to hear of, not list"):
+            client.listen(resources=["test://a"])  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="timeout= must be more than 0"):
+            await client.call_tool("t", timeout=0)
+        assert not peer.asked
+        assert repr(client) == f"<Client of {peer.url}>"
+
+
+def test_a_client_works_in_the_event_loop_that_opened_it() -> None:
+    client = Client(Server("s", version="1"))
+    asyncio.run(open_it(client))
+    with pytest.raises(ClientError, match="another event loop"):
+        asyncio.run(use_it(client))
+    with pytest.raises(ClientError, match="another event loop"):
+        asyncio.run(client.close())
+
+
+async def open_it(client: Client) -> None:
+    await client.__aenter__()
+
+
+async def use_it(client: Client) -> None:
+    await client.list_tools()

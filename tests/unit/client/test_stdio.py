@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from unit.client.line_inbox import LineInbox
 from unit.client.peers import SCRIPT, script
+from unit.client.wire_peer import Inbox
 
 from callboard import types
 from callboard.client import stdio
@@ -168,70 +170,77 @@ while True: sys.stdout.write("y\\n" * 100_000)
     assert re.fullmatch(r"ignored \d{3,} lines in all .*", count)
 
 
-class Chatter:
-    """A stream that always has another line, up to a limit."""
-
-    last_words = ""
-
-    def __init__(self) -> None:
-        self.received = 0
-
-    async def open(self, origin: Origin) -> None:
-        del origin
-
-    async def send(self, line: bytes) -> None:
-        del line
-
-    async def receive(self) -> bytes:
-        self.received += 1
-        if self.received > 10_000:
-            raise EOFError
-        return b"chatter"
-
-    def explain(self, origin: Origin) -> ClientError:
-        return ClientError("it ended", origin)
-
-    async def aclose(self) -> None:
-        pass
-
-
 async def test_others_get_their_turn_while_a_server_chatters() -> None:
-    stream = Chatter()
-    connection = LineConnection(stream)
-    await connection.open(Origin("test"))
-    await asyncio.sleep(0)
-    assert 0 < stream.received < 1000
-    await connection.close()
+    taken = 0
+
+    def take(line: bytes) -> None:
+        nonlocal taken
+        assert line == b"chatter"
+        taken += 1
+
+    stream = ChildStream([sys.executable, "-c", "while True: print('chatter' + '\\nchatter' * 999)"], max_message=1000)
+    await stream.open(Origin("test"), take, lambda: None)
+    turns = 0
+    async with asyncio.timeout(10):
+        while taken < 100_000:
+            await asyncio.sleep(0)
+            turns += 1
+    await stream.aclose()
+    assert turns > 10
 
 
-async def test_what_a_child_wrote_before_it_ended_is_read_however_slow_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "MAX_LINES", 10)
+async def test_what_a_child_wrote_before_it_ended_is_read_however_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "BURST", 2)
     monkeypatch.setattr(stdio, "DRAIN", 0)
     program = "import sys; print('line\\n' * 100, flush=True); sys.stdin.readline(); print('last', flush=True)"
-    stream = ChildStream([sys.executable, "-c", program], max_message=1000)
+    child = ChildStream([sys.executable, "-c", program], max_message=1000)
+    stream = LineInbox(child)
     async with asyncio.timeout(5):
         await stream.open(Origin("test"))
         assert await stream.receive() == b"line"
-        assert not stream._stdout().is_reading()  # the child may wait: memory is bounded
+        assert not child._stdout().is_reading()  # the child has to wait: memory is bounded
         await stream.send(b"go on")
-        await stream._exited.wait()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
         found = [await stream.receive() for _ in range(100)]
         assert found == [b"line"] * 99 + [b"last"]
         with pytest.raises(EOFError):
             await stream.receive()
     await stream.aclose()
+    assert stream.ends == 1
+
+
+async def test_what_came_before_a_line_past_the_limit_still_counts() -> None:
+    program = "import sys; sys.stdout.write('one\\ntwo\\n' + 'x' * 2000); sys.stdout.flush(); sys.stdin.read()"
+    stream = LineInbox(ChildStream([sys.executable, "-c", program], max_message=1000))
+    await stream.open(Origin("test"))
+    assert [await stream.receive(), await stream.receive()] == [b"one", b"two"]
+    with pytest.raises(EOFError):
+        await stream.receive()
+    assert "max_message=" in str(stream.explain(Origin("test")))
+    await stream.aclose()
+
+
+async def test_nothing_is_heard_of_a_child_after_its_end() -> None:
+    """What it has left behind may write for as long as it likes."""
+    program = "import subprocess, sys; subprocess.Popen(['sh', '-c', 'sleep 0.4; echo late']); print('early', flush=True)"
+    stream = LineInbox(ChildStream([sys.executable, "-c", program], max_message=1000))
+    await stream.open(Origin("test"))
+    assert await stream.receive() == b"early"
+    with pytest.raises(EOFError):
+        await stream.receive()
+    await asyncio.sleep(0.4)
+    with pytest.raises(EOFError):
+        await stream.receive()
+    await stream.aclose()
 
 
 async def test_a_child_that_speaks_no_mcp_is_quoted_when_the_connect_times_out() -> None:
     with pytest.raises(RequestTimeout, match=r"(?s)within 0\.5 s.*serve MCP on stdin and stdout\?.*Uvicorn running") as caught:
-        async with Client(["sh", "-c", "echo Uvicorn running >&2; cat > /dev/null"], timeout=0.5):
+        async with Client(["sh", "-c", "echo Uvicorn running >&2; cat > /dev/null"], connect_timeout=0.5):
             pytest.fail("it does not answer")
-    assert caught.value.method == "server/discover"
+    assert caught.value.method == "initialize"  # VN-15: after server/discover was not answered
 
 
-async def test_what_a_child_writes_to_stderr_can_be_read() -> None:
+async def test_what_a_child_writes_to_stderr_can_be_read() -> None:  # SD-03
     body = 'print("a step", file=sys.stderr, flush=True); text(message, "done")'
     async with Client(script(body)) as client:
         await client.call_tool("t")
@@ -398,8 +407,8 @@ async def test_a_child_that_heeds_the_end_of_its_input_is_not_signalled(tmp_path
     """SD-06, SD-07."""
     mark = tmp_path / "clean"
     code = f"import sys; sys.stdin.read(); open({str(mark)!r}, 'w').close()"
-    connection = LineConnection(ChildStream([sys.executable, "-c", code], max_message=1000, grace=5))
-    await connection.open(Origin("test"))
+    connection = LineConnection(lambda: ChildStream([sys.executable, "-c", code], max_message=1000, grace=5))
+    await connection.open(Origin("test"), Inbox())
     await connection.close()
     assert mark.exists()
     await connection.close()
@@ -411,7 +420,7 @@ async def test_a_stubborn_child_is_gone_in_bounded_time_with_all_it_started(igno
     code = (
         f"{ignore}import os, subprocess, sys, time; print(os.getpid(), subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)"
     )
-    stream = ChildStream([sys.executable, "-c", code], max_message=1000, grace=0.1)
+    stream = LineInbox(ChildStream([sys.executable, "-c", code], max_message=1000, grace=0.1))
     await stream.open(Origin("test"))
     pids = [int(word) for word in (await stream.receive()).split()]
     async with asyncio.timeout(1):
@@ -423,7 +432,7 @@ async def test_a_stubborn_child_is_gone_in_bounded_time_with_all_it_started(igno
 
 async def test_closing_that_is_cancelled_still_kills() -> None:
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-    stream = ChildStream([sys.executable, "-c", code], max_message=1000, grace=30)
+    stream = LineInbox(ChildStream([sys.executable, "-c", code], max_message=1000, grace=30))
     await stream.open(Origin("test"))
     pid = int(await stream.receive())
     with pytest.raises(TimeoutError):

@@ -9,7 +9,8 @@ from oracles import shared_schema, validate
 from unit.client.peers import Asked, http_client
 
 from callboard import types
-from callboard.client.errors import ClientError, ConnectionFailed, InvalidAnswer, RequestTimeout, ServerError
+from callboard.client import subscription
+from callboard.client.errors import ClientError, InvalidAnswer, RequestTimeout, ServerError
 
 
 async def acknowledge(asked: Asked, granted: dict[str, Any]) -> dict[str, Any]:
@@ -91,17 +92,98 @@ async def test_leaving_a_subscription_closes_its_stream() -> None:
             await waiting
 
 
-async def test_a_subscription_that_breaks_says_so() -> None:
-    """SB-10: what came before the break is handed out first."""
+async def test_a_subscription_that_breaks_is_opened_anew_and_tells_of_all_that_may_have_changed() -> None:
+    """SB-10, A17: nothing that happened in between is told by the server."""
+    opened = 0
 
     async def reply(asked: Asked) -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            await asked.body_answer(502, b"<html>bad gateway</html>", "text/html")
+            return
+        meta = await acknowledge(asked, {"promptsListChanged": True, "resourceSubscriptions": ["test://a"]})
+        if opened == 1:
+            await asked.event(method="notifications/prompts/list_changed", params={"_meta": meta})
+            asked.writer.close()
+        else:
+            await asked.gone()
+
+    async with http_client(reply) as (client, _), client.listen(prompts=True, uris=["test://a"]) as changes, asyncio.timeout(5):
+        told = [await anext(changes) for _ in range(3)]
+        assert [type(change).__name__ for change in told] == [
+            "PromptListChangedNotification",
+            "PromptListChangedNotification",
+            "ResourceUpdatedNotification",
+        ]
+        assert opened == 3
+
+
+async def test_a_subscription_outlives_a_server_that_is_replaced_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SB-09, CA-08: one worker ends it, the next one is about to end, a third one ends it soon, and only the fourth one stays."""
+    monkeypatch.setattr(subscription, "SHORT", 0.05)
+    opened = 0
+
+    async def reply(asked: Asked) -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            await asked.error(-32603, "The server is shutting down.", status=503)
+            return
+        meta = await acknowledge(asked, {"promptsListChanged": True})
+        if opened == 4:
+            await asked.gone()
+            return
+        if opened == 1:
+            await asyncio.sleep(0.2)
+        await asked.event(id=asked.message["id"], result={"resultType": "complete", "_meta": meta})
+        await asked.end()
+
+    async with http_client(reply) as (client, _), client.listen(prompts=True) as changes, asyncio.timeout(5):
+        told = [await anext(changes) for _ in range(2)]
+        assert [type(change).__name__ for change in told] == ["PromptListChangedNotification"] * 2
+        assert opened == 4
+
+
+async def test_a_subscription_that_a_server_ends_at_once_again_and_again_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CA-08: nobody asks for ever."""
+    monkeypatch.setattr(subscription, "SHORT", 0.5)
+    monkeypatch.setattr(subscription, "MOST_DELAY", 0.001)
+    monkeypatch.setattr(subscription, "FIRST_DELAY", 0.001)
+    opened = 0
+
+    async def reply(asked: Asked) -> None:
+        nonlocal opened
+        opened += 1
+        meta = await acknowledge(asked, {"promptsListChanged": True})
+        if opened == 1:
+            await asyncio.sleep(0.6)
+        await asked.event(id=asked.message["id"], result={"resultType": "complete", "_meta": meta})
+        await asked.end()
+
+    async with http_client(reply) as (client, _), client.listen(prompts=True) as changes, asyncio.timeout(5):
+        told = [change async for change in changes]
+    assert len(told) == opened - 1
+    assert opened <= 2 + subscription.BRIEF
+
+
+async def test_a_subscription_that_is_refused_when_it_is_opened_anew_says_so() -> None:
+    """SB-10: what came before the break is handed out first."""
+    opened = 0
+
+    async def reply(asked: Asked) -> None:
+        nonlocal opened
+        opened += 1
+        if opened == 2:
+            await asked.error(-32601, "no listening any more", status=404)
+            return
         meta = await acknowledge(asked, {"promptsListChanged": True})
         await asked.event(method="notifications/prompts/list_changed", params={"_meta": meta})
         asked.writer.close()
 
-    async with http_client(reply) as (client, _), client.listen(prompts=True) as changes:
+    async with http_client(reply) as (client, _), client.listen(prompts=True) as changes, asyncio.timeout(5):
         assert type(await anext(changes)).__name__ == "PromptListChangedNotification"
-        with pytest.raises(ConnectionFailed):
+        with pytest.raises(ServerError, match="no listening any more"):
             await anext(changes)
 
 

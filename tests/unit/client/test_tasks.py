@@ -13,7 +13,8 @@ from virtual_time import now, virtual_time
 from callboard import types
 from callboard.client.errors import ClientError, InputRequired, InvalidAnswer, Origin, ServerError
 from callboard.client.inputs import Inputs
-from callboard.client.tasks import follow
+from callboard.client.result import ToolResult
+from callboard.client.tasks import Means, ToolTask
 
 TASK = {"taskId": "t-é", "createdAt": "2026-11-30T12:00:00Z", "lastUpdatedAt": "2026-11-30T12:00:00Z", "ttlMs": None, "pollIntervalMs": 0}
 CREATED = {"resultType": "task", **TASK, "status": "working"}
@@ -35,9 +36,12 @@ def looks(*stages: dict[str, Any]) -> Any:
     return answer
 
 
+TOLD = {"tools/call", "tasks/get", "tasks/update", "tasks/cancel"}
+
+
 def said(peer: Any) -> Sent:
-    """What a peer was asked: methods, and the responses that came with them."""
-    return [(asked.method, asked.params.get("inputResponses")) for asked in peer.asked]
+    """What a peer was asked of the task: methods, and the responses that came with them."""
+    return [(asked.method, asked.params.get("inputResponses")) for asked in peer.asked if asked.method in TOLD]
 
 
 COMPLETED = {"status": "completed", "result": {"content": [{"type": "text", "text": "done"}], "structuredContent": None}}
@@ -47,11 +51,12 @@ async def test_a_task_ends_in_the_result_of_its_call() -> None:
     """TX-04, TX-08, TX-13; HH-05: the header names the task."""
     async with http_client(looks({"status": "working"}, COMPLETED), tasks=True) as (client, peer):
         found = await client.call_tool("t")
-    assert found == types.CallToolResult(content=[types.TextContent(text="done")], structured_content=None)
+    assert (found.content, found.structured_content) == ([types.TextContent(text="done")], None)
     assert said(peer) == [("tools/call", None), ("tasks/get", None), ("tasks/get", None)]
-    assert peer.asked[1].params["taskId"] == "t-é"
-    assert peer.asked[1].headers["mcp-name"] == "=?base64?dC3DqQ==?="
-    assert "io.modelcontextprotocol/tasks" in peer.asked[1].params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"]
+    (look, *_) = (asked for asked in peer.asked if asked.method == "tasks/get")
+    assert look.params["taskId"] == "t-é"
+    assert look.headers["mcp-name"] == "=?base64?dC3DqQ==?="
+    assert "io.modelcontextprotocol/tasks" in look.params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["extensions"]
 
 
 async def test_what_a_task_asks_is_answered_once() -> None:
@@ -160,5 +165,14 @@ async def test_the_server_says_how_often_to_look(named: float | None, seconds: f
         return Raw(encode(task if len(times) < 4 else {"taskId": "t", **COMPLETED}))
 
     began = now()
-    await follow(Raw(encode(task)), send, Inputs(never, None, None), Origin("peer"))
+
+    async def hear(*_: Any) -> None:
+        raise ServerError(-32601, "no streams here", None, None, Origin("peer"))
+
+    async def accept(name: str, raw: Raw, origin: Origin) -> ToolResult:
+        return ToolResult(content=[types.TextContent(text=name)])
+
+    means = Means(send, hear, accept, Inputs(never, None, None), legacy=False)
+    found = await ToolTask.begin(means, "tool", Raw(encode(task)), Origin("peer")).result()
+    assert found.text == "tool"
     assert [time - began for time in times] == pytest.approx([seconds, 2 * seconds, 3 * seconds, 4 * seconds])

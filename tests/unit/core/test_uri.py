@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callboard.core.uri import UriTemplate, UriTemplateError, check_traversal
+from callboard.core.traversal import check_traversal
+from callboard.core.uri import UriTemplate, UriTemplateError
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "uri.json").read_text(encoding="utf-8"))
 

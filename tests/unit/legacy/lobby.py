@@ -16,6 +16,7 @@ from callboard.errors import Fail
 from callboard.legacy.actor import Actor, Work
 from callboard.legacy.http import Legacy
 from callboard.legacy.table import Table
+from callboard.limits import Limits
 from callboard.server.mount import Caller
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.stream import Pulse
@@ -77,9 +78,11 @@ class Lobby:
 
 
 @asynccontextmanager
-async def lobby(server: Server, *, options: Any = None, logs: bool = True, **rules: Any) -> AsyncIterator[Lobby]:
+async def lobby(
+    server: Server, *, options: Any = None, logs: bool = True, limits: Limits | None = None, **rules: Any
+) -> AsyncIterator[Lobby]:
     """Serve a server to clients of 2025; whatever they leave open is closed."""
-    made = endpoint(server, options=options, logs=logs, sessions=rules)
+    made = endpoint(server, options=options, logs=logs, limits=limits, sessions=rules)
     mount = await made.open()
     assert isinstance(made.older, Legacy)
     yield Lobby(made, made.older.table(mount))

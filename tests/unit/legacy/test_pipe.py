@@ -13,6 +13,8 @@ from virtual_time import settle, virtual_time
 from callboard.core.exchange import Exchange
 from callboard.errors import Fail, Reason
 from callboard.legacy.pipe import MAX_BATCHES, PipeClient
+from callboard.limits import Limits
+from callboard.server.mount import Caller
 from callboard.transport.stream import nobody
 from callboard.wire.jsonrpc import Batch, RawNotification, RawResponse
 
@@ -48,7 +50,9 @@ async def connect(place: Lobby, version: str = V11, params: Any = None) -> tuple
     said: list[Any] = []
     older: Any = place.endpoint.older
     message = make("initialize", {"protocolVersion": version} if params is None else params, "init")
-    client = await older.connect(place.endpoint.mount, message, lambda lines: said.extend(map(json.loads, lines)), Exchange(nobody))
+    client = await older.connect(
+        place.endpoint.mount, message, Caller(), lambda lines: said.extend(map(json.loads, lines)), Exchange(nobody)
+    )
     if client is None:
         return None, said
     line = Line(place, client)
@@ -79,7 +83,7 @@ async def test_its_initialize_is_answered_and_opens_a_session() -> None:
 
 @virtual_time
 async def test_an_initialize_that_is_refused_is_answered_and_opens_none() -> None:
-    async with lobby(Shop().server, max_sessions=1) as place:
+    async with lobby(Shop().server, limits=Limits(max_sessions=1)) as place:
         line, said = await connect(place, params={"capabilities": 5})
         assert line is None
         assert [(answer["id"], answer["error"]["code"]) for answer in said] == [("init", -32602)]

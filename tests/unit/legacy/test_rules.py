@@ -14,7 +14,6 @@ def test_without_options_sessions_are_as_they_are_documented() -> None:
     rules = Rules()
     assert rules.versions == LEGACY
     assert (rules.sessions, rules.handshake, rules.cancel_on_disconnect) == ("auto", "lenient", "streaming")
-    assert (rules.max_sessions, rules.session_max_pending, rules.session_buffer) == (10_000, 100, 256)
     assert (rules.session_ttl, rules.request_timeout) == (300, 60)
     assert (rules.single_stream, rules.reply_on_cancel, rules.json_only) == (False, False, False)
 
@@ -25,9 +24,6 @@ def test_without_options_sessions_are_as_they_are_documented() -> None:
         *[("sessions", value) for value in ("on", "", None, True, "OFF")],
         *[("handshake", value) for value in ("loose", None, 1)],
         *[("cancel_on_disconnect", value) for value in ("sometimes", False, None)],
-        *[("max_sessions", value) for value in (0, -1, 1.0, "10", None, True)],
-        *[("session_max_pending", value) for value in (-1, 0.5, None, False)],
-        *[("session_buffer", value) for value in (-1, "256", None, True)],
         *[("session_ttl", value) for value in (0, -1, math.nan, "5m", None)],
         *[("request_timeout", value) for value in (0, -0.1, math.nan, None, "60")],
         *[("session_id", value) for value in (None, "id", 1)],
@@ -43,7 +39,7 @@ def test_an_option_that_can_not_work_is_refused_by_name(name: str, value: Any) -
     ("name", "value"),
     [
         *[("sessions", "off"), ("handshake", "strict"), ("cancel_on_disconnect", "never"), ("cancel_on_disconnect", "always")],
-        *[("max_sessions", 1), ("session_max_pending", 0), ("session_buffer", 0), ("session_ttl", 0.001), ("request_timeout", math.inf)],
+        *[("session_ttl", 0.001), ("request_timeout", math.inf)],
     ],
 )
 def test_the_edges_of_an_option_are_fine(name: str, value: Any) -> None:
@@ -54,8 +50,6 @@ def test_the_edges_of_an_option_are_fine(name: str, value: Any) -> None:
 def test_the_error_says_what_would_be_right() -> None:
     with pytest.raises(RegistrationError, match="'streaming', 'never', 'always', not 'sometimes'"):
         Rules(cancel_on_disconnect="sometimes")  # type: ignore[arg-type] # on purpose
-    with pytest.raises(RegistrationError, match="at least 1, not 0"):
-        Rules(max_sessions=0)
     with pytest.raises(RegistrationError, match="more than 0 seconds, not 0"):
         Rules(session_ttl=0)
 

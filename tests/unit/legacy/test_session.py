@@ -8,7 +8,7 @@ from callboard.legacy.session import MAX_CHANNELS, MAX_KEPT, Call, Phase, Sessio
 from callboard.server.state import Turn
 from callboard.transport.stream import nobody
 
-NOW, IN_TURN, SNAPSHOT = Turn
+NOW, IN_TURN, SNAPSHOT = Turn.NOW, Turn.IN_TURN, Turn.SNAPSHOT
 
 
 def make(*, state: bytes | None = b"0", max_pending: int = 100, keep: int = 256) -> Session:

@@ -25,6 +25,7 @@ from virtual_time import run
 
 from callboard import Context, Server, ToolError
 from callboard.legacy.actor import Actor, Work
+from callboard.limits import Limits
 from callboard.wire.jsonrpc import RawRequest
 
 HISTORIES: Final = int(os.environ.get("HISTORIES", "300"))
@@ -315,7 +316,7 @@ class Caller:
 async def live(script: list[Act], policy: str, version: str, *, replies: bool) -> None:
     """One history, and what must be true of it."""
     stage = Stage()
-    rules: dict[str, Any] = {"session_max_pending": 3, "request_timeout": 3, "session_ttl": 500, "session_buffer": 1000}
+    rules: dict[str, Any] = {"limits": Limits(session_max_pending=3, session_buffer=1000), "request_timeout": 3, "session_ttl": 500}
     async with lobby(stage.server, cancel_on_disconnect=policy, reply_on_cancel=replies, **rules) as place:
         callers = [Caller(stage, await place.open(version)) for _ in range(2)]
         tasks = asyncio.all_tasks()

@@ -25,6 +25,7 @@ HISTORIES: Final = int(os.environ.get("HISTORIES", "200"))
 PART: Final = 100  # histories of one test, so that each takes a moment
 IDS: Final[list[Any]] = [1, 2, 3, "1", "2", ""]
 SIZES: Final = [5, 5, 5, 50, MAX_KEPT // 3, MAX_KEPT + 1]
+QUEUED: Final = {Turn.IN_TURN, Turn.WAIT, Turn.LATE}
 PICKS: Final = st.integers(0, 23)
 ODD_NUMBERS: Final = ["01", "00", "+1", "-1", "1_0", " 1", "1 ", "\u0661", "\u00b2", "1.0", "", "9" * 18, "9" * 19, "9" * 5000]
 ANSWER: Final = b"answer "
@@ -64,7 +65,7 @@ class Histories(RuleBasedStateMachine):
 
     Attributes:
         requests: Everything that the machine has taken, in order of arrival.
-        waiting: Calls that take the state and are not over, in order of arrival; the first of them runs.
+        waiting: Calls that wait for their turn, or have it, in order of arrival; the first of them runs.
         state: What the last call left whose state is to be kept.
         said: Every event: track, number, message; in order.
         kept: Those of them that can be replayed.
@@ -129,13 +130,13 @@ class Histories(RuleBasedStateMachine):
             assert reason is Reason.SESSION_ENDED
         elif same:
             assert reason is Reason.DUPLICATE_ID
-        elif turn is Turn.IN_TURN and len(self.waiting) > self.max_pending:
+        elif turn in QUEUED and len(self.waiting) > self.max_pending:
             assert reason is Reason.SESSION_OVERLOADED
         else:
             assert reason is None
             request = Request(call, len(self.requests))
             self.requests.append(request)
-            if turn is Turn.IN_TURN:
+            if turn in QUEUED:
                 self.waiting.append(request)
                 self.note_turns()
             else:
@@ -155,8 +156,8 @@ class Histories(RuleBasedStateMachine):
         left = None if crashed else b"%d" % request.number
         following = self.session.finish(call, left)
         assert call.phase is Phase.OVER
-        if call.turn is Turn.IN_TURN:
-            if not stopped and not crashed:
+        if call.turn in QUEUED:
+            if not stopped and not crashed and call.turn is Turn.IN_TURN:
                 self.state = left
             assert self.waiting.pop(0) is request, "only the first can run"
             assert following is (self.waiting[0].call if self.waiting else None)
@@ -390,7 +391,7 @@ class Histories(RuleBasedStateMachine):
         ]
         assert len(self.waiting) <= self.max_pending + 1
         assert self.session.state == self.state, "no lost state"
-        assert not any(request.call.phase is Phase.QUEUED for request in self.requests if request.call.turn is not Turn.IN_TURN)
+        assert not any(request.call.phase is Phase.QUEUED for request in self.requests if request.call.turn not in QUEUED)
 
     @invariant()
     def what_is_there(self) -> None:

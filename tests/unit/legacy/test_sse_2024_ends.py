@@ -14,6 +14,7 @@ from callboard import Context
 from callboard.core.exchange import HARD_CAP, SOFT_CAP, Exchange
 from callboard.legacy.actor import Actor
 from callboard.legacy.sse_stream import LAST_WORDS, LIFETIME, MAX_CALLS, MAX_UNREAD, SseStream
+from callboard.limits import Limits
 
 MIB = 1024 * 1024
 
@@ -32,7 +33,7 @@ def test_the_driver_reads_events() -> None:
 
 @virtual_time
 async def test_so_many_streams_and_no_more(shop: Shop) -> None:
-    app = make_app(shop, max_sse_connections=2)
+    app = make_app(shop, limits=Limits(max_sse_connections=2))
     clients = [SseClient(app) for _ in range(2)]
     for client in clients:
         await client.open()
@@ -49,7 +50,7 @@ async def test_so_many_streams_and_no_more(shop: Shop) -> None:
 
 @virtual_time
 async def test_sessions_count_among_the_others(shop: Shop) -> None:
-    app = make_app(shop, max_sessions=1)
+    app = make_app(shop, limits=Limits(max_sessions=1))
     client = SseClient(app)
     await client.open()
     await Legacy(app).connect()

@@ -22,6 +22,7 @@ from callboard.legacy.actor import Actor
 from callboard.legacy.codec import Opening
 from callboard.legacy.http import Legacy
 from callboard.legacy.table import _REMEMBERED, FAREWELL, MAX_ID, MAX_OPENING, Table
+from callboard.limits import Limits
 from callboard.server.mount import Caller
 from callboard.server.pushes import PUSHES
 from callboard.server.subscriptions import CHANGES
@@ -66,7 +67,7 @@ async def test_a_session_begins_with_the_version_that_was_asked_for(version: str
 
 @virtual_time
 async def test_past_the_limit_nobody_gets_a_session_until_one_has_ended() -> None:
-    async with lobby(Shop().server, max_sessions=2) as place:
+    async with lobby(Shop().server, limits=Limits(max_sessions=2)) as place:
         first = await place.open()
         await place.open()
         assert "max_sessions" in refused(await place.try_open(), Reason.OVERLOADED)
@@ -81,7 +82,7 @@ async def test_while_options_are_made_others_may_take_the_last_place() -> None:
         await asyncio.sleep(1)
         return {}
 
-    async with lobby(Shop().server, options=options, max_sessions=1) as place:
+    async with lobby(Shop().server, options=options, limits=Limits(max_sessions=1)) as place:
         opened = await asyncio.gather(*(place.try_open() for _ in range(3)))
         assert [isinstance(each, Fail) for each in opened] == [False, True, True]
         assert len(place.table.sessions) == 1
@@ -412,7 +413,7 @@ async def test_all_sessions_end_together_and_each_once() -> None:
         await place.table.close("shutdown")
         bus = shop.server.bus
         assert isinstance(bus, MemoryBus)
-        assert PUSHES not in bus._topics
+        assert not bus._topics.find(PUSHES)
         assert place.table.idle._timer is None
     assert len(shop.over) == 3
 
@@ -465,7 +466,7 @@ def test_an_endpoint_that_is_served_on_another_loop_hears_nothing_for_the_first(
     assert first is not second
     bus = shop.server.bus
     assert isinstance(bus, MemoryBus)
-    assert len(bus._topics[PUSHES]) == len(bus._topics[CHANGES]) == 1
+    assert len(bus._topics.find(PUSHES)) == len(bus._topics.find(CHANGES)) == 1
 
 
 @virtual_time

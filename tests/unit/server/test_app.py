@@ -11,7 +11,7 @@ from served import reply
 from callboard import Context, Fail, NotFound, Reason, RegistrationError, Server, types
 from callboard.core.outcome import CacheHint
 from callboard.server.component import Facts, Tool
-from callboard.stores.memory import MemoryKv
+from callboard.stores.memory import MemoryStore
 from callboard.tasks import MemoryTasks
 
 
@@ -88,8 +88,8 @@ def test_a_uri_with_variables_is_a_template() -> None:
         {"tasks": True},
         {"tasks": MemoryTasks},
         {"store": {}},
-        {"store": MemoryKv},
-        {"bus": print},
+        {"store": MemoryStore},
+        {"store": print},
     ],
 )
 def test_an_option_that_can_not_work_is_refused_with_its_name(options: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ async def test_discover_says_all_there_is_to_know() -> None:
 async def test_what_can_not_be_delivered_is_not_advertised() -> None:
     # A19
     server = make_server()
-    found = await reply(server, "server/discover", mount=make_mount(server, listen_limits=None))
+    found = await reply(server, "server/discover", mount=make_mount(server, listens=False))
     assert found["capabilities"] == {"logging": {}, "tools": {}, "prompts": {}, "resources": {}, "completions": {}}
     assert "instructions" not in found
 

@@ -11,7 +11,7 @@ from served import definition, make_context
 
 from callboard import CacheHint, Context, RegistrationError, Server
 from callboard.auth.principal import Principal
-from callboard.server import policy
+from callboard.server import rates
 from callboard.server.policy import Policy, make_gate, sees, strictest
 from callboard.types import ToolAnnotations
 
@@ -207,10 +207,11 @@ def test_no_window_lets_more_than_twice_the_rate_through(times: list[float], cal
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "MAX_BUCKETS", 3)
+    monkeypatch.setattr(rates, "MAX_KEYS", 3)
+    monkeypatch.setattr(rates, "SHARED", 1)
     clock = Clocked("1/h")
     for name in "abcd":
         assert clock.wait(0, name) == 0
-    assert clock.wait(1, "d") > 0
-    assert clock.wait(1, "c") > 0
-    assert clock.wait(1, "a") == 0, "the one that was quiet longest was forgotten"
+    assert all(clock.wait(1, name) > 0 for name in "abcd"), "nobody is forgotten before their time"
+    assert clock.wait(1, "e") > 0, "who comes after all of them shares what is left"
+    assert clock.wait(3601, "e") == 0

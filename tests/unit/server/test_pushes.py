@@ -12,7 +12,7 @@ from oracles import mcp_types_notification
 
 from callboard import Server, types
 from callboard.server.pushes import PUSHES, Push, decode_push
-from callboard.stores.memory import MemoryBus
+from callboard.stores.memory import MemoryStore
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.versions import LOG_LEVELS
 
@@ -23,11 +23,11 @@ class Ear:
     """A server whose Bus is listened to."""
 
     def __init__(self) -> None:
-        bus = MemoryBus()
+        store = MemoryStore()
         self.heard: list[Push] = []
         self.threads: list[int] = []
-        bus.subscribe(PUSHES, self._hear)
-        self.server = Server("desk", bus=bus)
+        store.bus.subscribe(PUSHES, self._hear)
+        self.server = Server("desk", store=store)
 
     def _hear(self, message: bytes) -> None:
         self.heard.append(decode_push(message))
@@ -120,7 +120,7 @@ def test_what_can_not_be_encoded_is_logged_and_dropped(ear: Ear, data: Any, capl
     texts = [record.getMessage() for record in caplog.records]
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
     for text, method, target in zip(
-        texts, ["notifications/x", "notifications/y", "notifications/message"], ["news", "s1", "s1"], strict=True
+        texts, ["notifications/x", "notifications/y", "notifications/message"], ["news", "a session", "a session"], strict=True
     ):
         assert method in text
         assert target in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from one_parameter import faults
 
 from callboard.errors import RegistrationError
 from callboard.server import raw_schema
+from callboard.server.raw_schema import RawArguments
 from callboard.server.schema import ArgumentFaults, compile_raw_schema
 from callboard.server.shape import ResultError, compile_result
 from callboard.types import CallToolResult, text
@@ -212,3 +214,24 @@ def test_results_are_held_to_the_output_schema() -> None:
         shape.shape(CallToolResult(content=[text("x")]))
     with pytest.raises(RegistrationError, match="the function: the output schema"):
         compile_result(None, raw_output_schema={"type": "objekt"})
+
+
+def test_many_values_meet_many_alternatives_only_so_often() -> None:
+    # SA34, JS-05: linear in both is a minute where both are large
+    schema = {"type": "object", "properties": {"a": {"items": {"anyOf": [{"const": number} for number in range(9_000)]}}, "b": {}}}
+    arguments = RawArguments(schema, "tool")
+    fine = json.dumps({"a": [8_999] * 100}).encode()
+    assert len(arguments.bind(fine)["a"]) == 100
+    text = json.dumps({"a": ["x"], "b": "," * 100})
+    with pytest.raises(ArgumentFaults, match="a"):
+        arguments.bind(text.encode())
+    started = time.process_time()
+    with pytest.raises(ArgumentFaults, match="fewer values"):
+        arguments.bind(json.dumps({"a": ["z"] * 20_000}).encode())
+    assert time.process_time() - started < 1
+
+
+def test_few_alternatives_take_as_many_values_as_there_are() -> None:
+    # JS-05: what tools have
+    arguments = RawArguments({"type": "object", "properties": {"a": {"items": {"enum": [1, 2]}}}}, "tool")
+    assert len(arguments.bind(json.dumps({"a": [1] * 99_000}).encode())["a"]) == 99_000

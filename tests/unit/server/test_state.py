@@ -330,6 +330,7 @@ async def channels_later(_state: Cart) -> list[str]:
         ({"subscribe": lambda: None}, r"called as subscribe\(uri, ctx\)"),
         ({"unsubscribe": 1}, r"def unsubscribe\(uri, ctx\)"),
         ({"on_terminate": print}, r"Server takes no 'on_terminate'; .*terminate"),
+        ({"auth": print}, r"Server takes no 'auth', .* callboard\.asgi\(server, auth=\.\.\.\)"),
     ],
 )
 def test_a_hook_that_can_not_be_called_says_how_it_will_be(hooks: dict[str, Any], way_out: str) -> None:

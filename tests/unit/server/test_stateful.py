@@ -286,6 +286,34 @@ def test_a_request_waits_its_turn_only_for_the_state(method: str, params: dict[s
     assert full_server().turn(make_lifted(method, params)) is turn
 
 
+def test_who_may_be_hidden_waits_with_those_that_wait() -> None:
+    """SA21: the time that "unknown" takes must not tell that something is there."""
+    server = Server("desk", state=Cart)
+    server.add(add)
+
+    @server.tool(visible=lambda _: False)
+    async def plain() -> str:
+        return ""
+
+    @server.tool(visible=lambda _: False, snapshot=True)
+    async def watcher(cart: Cart) -> str:
+        return str(cart)
+
+    def turn(name: str) -> Turn:
+        return server.turn(make_lifted("tools/call", {"name": name}))
+
+    assert [turn(name) for name in ("nobody", "plain", "watcher", "add")] == [Turn.NOW, Turn.NOW, Turn.SNAPSHOT, Turn.IN_TURN]
+
+    @server.tool(visible=lambda _: False)
+    async def keeper(cart: Cart) -> str:
+        return str(cart)
+
+    assert [turn(name) for name in ("nobody", "plain", "watcher", "keeper")] == [Turn.WAIT, Turn.WAIT, Turn.LATE, Turn.IN_TURN]
+    assert server.turn(make_lifted("prompts/get", {"name": "nobody"})) is Turn.NOW
+    assert [turn.queues for turn in Turn] == [False, True, False, True, True]
+    assert [turn.has_state for turn in Turn] == [False, True, True, False, True]
+
+
 def test_without_state_nothing_waits() -> None:
     server = Server("desk")
     server.add(add)

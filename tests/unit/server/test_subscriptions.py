@@ -12,9 +12,10 @@ from served import make_context, make_lifted, make_mount, taken
 from callboard import Context, Fail, Reason, Reply, Server
 from callboard.core.exchange import HARD_CAP
 from callboard.core.modern import Modern
-from callboard.server.mount import ListenLimits, Mount
+from callboard.limits import Limits
+from callboard.server.mount import Mount
 from callboard.server.subscriptions import Hub
-from callboard.stores.memory import MemoryBus
+from callboard.stores.memory import MemoryBus, MemoryStore
 from callboard.wire.methods import ListenFilter
 
 ID = "io.modelcontextprotocol/subscriptionId"
@@ -240,8 +241,8 @@ async def test_nothing_is_kept_for_those_who_come_later() -> None:
 
 async def test_several_servers_on_one_bus_hear_of_each_other() -> None:
     # DESIGN.md, section 7: every worker's change reaches every listener
-    bus = MemoryBus()
-    here, there = make_server(bus=bus), make_server(bus=bus)
+    store = MemoryStore()
+    here, there = make_server(store=store), make_server(store=store)
     listener = await listen(here, {"toolsListChanged": True})
     listener.notes()
     there.remove("tools", "echo")
@@ -267,13 +268,13 @@ async def test_the_server_ends_it_with_a_result(request_id: int | str) -> None:
 async def test_its_lifetime_is_bounded() -> None:
     # SB-09
     server = make_server()
-    listener = await listen(server, ALL, mount=make_mount(server, listen_limits=ListenLimits(lifetime=0.01)))
+    listener = await listen(server, ALL, mount=make_mount(server, limits=Limits(listen_lifetime=0.01)))
     assert (await listener.reply())["resultType"] == "complete"
 
 
 async def test_an_endless_lifetime_is_one_too() -> None:
     server = make_server()
-    listener = await listen(server, ALL, mount=make_mount(server, listen_limits=ListenLimits(lifetime=float("inf"))))
+    listener = await listen(server, ALL, mount=make_mount(server, limits=Limits(listen_lifetime=float("inf"))))
     assert len(server.hub) == 1
     await listener.stop()
     assert len(server.hub) == 0
@@ -285,7 +286,7 @@ async def test_an_endless_lifetime_is_one_too() -> None:
 async def test_there_are_so_many_and_no_more() -> None:
     # SB-06, A19
     server = make_server()
-    mount = make_mount(server, listen_limits=ListenLimits(total=2))
+    mount = make_mount(server, limits=Limits(max_listens=2))
     first, second = await listen(server, ALL, mount=mount), await listen(server, ALL, mount=mount)
     third = await listen(server, ALL, mount=mount)
     with pytest.raises(Fail, match="max_listens") as caught:
@@ -302,7 +303,7 @@ async def test_there_are_so_many_and_no_more() -> None:
 
 async def test_a_principal_has_its_own_cap() -> None:
     server = make_server()
-    mount = make_mount(server, listen_limits=ListenLimits(total=10, per_principal=2))
+    mount = make_mount(server, limits=Limits(max_listens=10, max_listens_per_principal=2))
     anns = [await listen(server, ALL, mount=mount, principal="ann") for _ in range(3)]
     with pytest.raises(Fail, match="max_listens_per_principal"):
         await anns[2].task
@@ -322,7 +323,7 @@ async def test_a_principal_has_its_own_cap() -> None:
 async def test_a_place_is_given_back_however_a_stream_dies(death: str) -> None:
     # SB-06
     server = make_server()
-    mount = make_mount(server, listen_limits=ListenLimits(total=1, lifetime=0.01 if death == "lifetime" else 60))
+    mount = make_mount(server, limits=Limits(max_listens=1, listen_lifetime=0.01 if death == "lifetime" else 60))
     for _ in range(3):
         listener = await listen(server, {"resourceSubscriptions": ["a://bay/{n}"]}, mount=mount, principal="ann")
         assert len(server.hub) == 1
@@ -356,7 +357,7 @@ async def test_where_nothing_can_be_delivered_there_is_no_such_method(streams: b
     # A19, SB-12, EC-10
     server = make_server()
     request = make_lifted("subscriptions/listen", {"notifications": ALL})
-    ctx = make_context(make_mount(server, listen_limits=None), request, streams=streams)
+    ctx = make_context(make_mount(server, listens=False), request, streams=streams)
     with pytest.raises(Fail) as caught:
         await server.hub.listen(ctx, request.params.notifications)
     assert caught.value.reason is Reason.METHOD_NOT_FOUND

@@ -13,6 +13,7 @@ from rounds import accept
 from virtual_time import now, settle, virtual_time
 
 from callboard import Client, Context, RegistrationError, Server, ToolError, asgi
+from callboard.limits import Limits
 from callboard.server.task_table import SOON
 from callboard.tasks import MemoryTasks
 
@@ -28,7 +29,7 @@ class Cart:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("ttl", 0), ("ttl", "1"), ("max_age", -1), ("poll", 0), ("poll", float("inf")), ("max_tasks", 0), ("max_tasks_per_principal", 1.5)],
+    [("ttl", 0), ("ttl", "1"), ("max_age", -1), ("poll", 0), ("poll", float("inf")), ("max_tasks", 5), ("speed", 1)],
 )
 def test_an_option_that_cannot_work_is_refused(option: str, value: Any) -> None:
     with pytest.raises(RegistrationError, match=option):
@@ -81,7 +82,7 @@ async def test_work_that_takes_too_long_is_stopped() -> None:
 
 @virtual_time
 async def test_there_are_so_many_and_no_more() -> None:
-    errands = Errands(max_tasks=2, ttl=60)
+    errands = Errands(Limits(max_tasks=2), ttl=60)
     client = Follower(errands.app)
     first, second = [await client.begin("hold") for _ in range(2)]
     for tool in ("hold", "quick", "must"):
@@ -101,7 +102,7 @@ async def test_there_are_so_many_and_no_more() -> None:
 
 @virtual_time
 async def test_one_principal_cannot_take_all() -> None:
-    errands = Errands(max_tasks_per_principal=1)
+    errands = Errands(Limits(max_tasks_per_principal=1))
     ann, bob, nobody = (Follower(errands.app, who) for who in ("ann", "bob", None))
     task_id = await ann.begin("hold")
     refused = await ann.call("hold")
@@ -250,7 +251,7 @@ async def test_a_call_that_fails_beside_an_ask_leaves_nothing_behind(error: Exce
 
 @virtual_time
 async def test_tasks_whose_end_is_known_make_room_for_others() -> None:
-    errands = Errands(max_tasks=3, max_tasks_per_principal=2)
+    errands = Errands(Limits(max_tasks=3, max_tasks_per_principal=2))
     ann, bob = Follower(errands.app, "ann"), Follower(errands.app, "bob")
     first, second = [await ann.begin("walk", {"seconds": 1}) for _ in range(2)]
     await asyncio.sleep(2)
@@ -345,3 +346,29 @@ def test_a_task_leaves_no_garbage(tool: str, ends: bool) -> None:
         assert asyncio.run(main()) == 0
     finally:
         gc.enable()
+
+
+@virtual_time
+async def test_results_that_are_kept_are_bounded_and_whoever_keeps_most_loses_theirs() -> None:
+    """Two principals: one that makes big results costs the other nothing."""
+    errands = Errands(Limits(max_kept=3_000, max_result=2_000))
+
+    @errands.server.tool(task="always")
+    async def write(size: int) -> str:
+        return "x" * size
+
+    ada, bob = Follower(errands.app, "ada"), Follower(errands.app, "bob")
+    mine = (await bob.call("write", {"size": 100})).result["taskId"]
+    theirs = []
+    for _ in range(5):
+        theirs.append((await ada.call("write", {"size": 1000})).result["taskId"])
+        await settle()
+    assert errands.tasks._kept <= 3_000
+    assert (await bob.get(mine))["status"] == "completed"
+    assert [("error" in (await ada.ask("tasks/get", task_id)).message) for task_id in theirs] == [True, True, True, False, False]
+    huge = (await ada.call("write", {"size": 2_500})).result["taskId"]
+    await settle()
+    assert "max_result" in str((await ada.get(huge))["error"])
+    await asyncio.sleep(3601)
+    errands.tasks._sweep()
+    assert (errands.tasks._kept, errands.tasks._jobs) == (0, {})

@@ -228,3 +228,52 @@ def test_a_function_that_outlives_the_loop_ends_quietly() -> None:
     door.let()
     thread.join(5)
     assert not thread.is_alive()
+
+
+async def test_one_principal_leaves_threads_for_others() -> None:
+    """SA40: who calls blocking functions without end gets three quarters of the threads, and half of those who may wait."""
+    workers, door = make_workers(threads=4, waiting=4), Door()
+    greedy = [asyncio.ensure_future(workers.run(door, {"value": number}, principal="greedy")) for number in range(5)]
+    await door.entered(3)
+    with pytest.raises(Fail, match="half of all that may") as caught:
+        await workers.run(door, {}, principal="greedy")
+    assert caught.value.reason is Reason.OVERLOADED
+    assert await workers.run(lambda: "served", {}, principal="modest") == "served"
+    assert await workers.run(lambda: "served", {}) == "served"
+    door.let(5)
+    assert await asyncio.gather(*greedy) == [0, 1, 2, 3, 4]
+    await idle(workers)
+    assert (workers._running, workers._running_of, workers._waiting) == (0, {}, {})
+    workers.close()
+
+
+async def test_those_who_wait_take_turns_by_principal() -> None:
+    workers, door = make_workers(threads=1, waiting=10), Door()
+    first = asyncio.ensure_future(workers.run(door, {"value": "first"}))
+    await door.entered()
+    calls = [asyncio.ensure_future(workers.run(door, {"value": (who, number)}, principal=who)) for who in "aaab" for number in "1"]
+    later = asyncio.ensure_future(workers.run(door, {"value": "nobody"}))
+    await asyncio.sleep(0)
+    door.let(6)
+    await asyncio.gather(first, later, *calls)
+    assert door.ran == ["first", ("a", "1"), ("b", "1"), "nobody", ("a", "1"), ("a", "1")]
+    await idle(workers)
+    workers.close()
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_gives_its_place_back() -> None:
+    workers, door = make_workers(threads=1, waiting=2), Door()
+    first = asyncio.ensure_future(workers.run(door, {"value": "first"}, principal="a"))
+    await door.entered()
+    for _ in range(50):
+        waiting = asyncio.ensure_future(workers.run(door, {"value": "never"}, principal="a"))
+        await asyncio.sleep(0)
+        assert (workers.busy, len(workers._waiting)) == (2, 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert (workers.busy, len(workers._waiting)) == (1, 0)
+    door.let()
+    assert await first == "first"
+    assert door.ran == ["first"]
+    workers.close()

@@ -15,7 +15,8 @@ import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from callboard.core.uri import UriTemplate, check_traversal
+from callboard.core.traversal import check_traversal
+from callboard.core.uri import UriTemplate
 from callboard.errors import RegistrationError
 from callboard.skills.extension import Skills
 from callboard.skills.folder import MAX_BYTES, MAX_FILES, SkillFolders

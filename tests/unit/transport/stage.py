@@ -9,6 +9,7 @@ from unit.transport.lines import LIMIT, Reader
 
 from callboard import Context, Server
 from callboard.compose import endpoint
+from callboard.limits import Limits
 from callboard.transport.pipe import Pipe
 
 
@@ -75,10 +76,10 @@ class Stage:
 
 @asynccontextmanager
 async def serving(
-    server: Server, *, reader: Reader | None = None, versions: Sequence[str] | None = None, **options: Any
+    server: Server, *, reader: Reader | None = None, versions: Sequence[str] | None = None, limits: Limits | None = None, **options: Any
 ) -> AsyncIterator[tuple[Pipe, Reader]]:
     """A pipe to a server and who reads it; both are over when the block is left."""
-    served = endpoint(server, versions=versions)
+    served = endpoint(server, versions=versions, limits=limits)
     reader = reader or Reader()
     pipe = Pipe(served, await served.open(), reader.write, **options)
     try:

@@ -11,6 +11,7 @@ from asgi_driver import LATEST, Client, Event, make_headers, make_meta, make_req
 from legacy_driver import V03, V06, V11
 
 from callboard import Context, RegistrationError, Server, asgi
+from callboard.limits import Limits
 from callboard.transport.asgi import LINGER_BYTES, App
 
 MODERN_ONLY = {"versions": [LATEST]}
@@ -267,7 +268,7 @@ async def test_a_body_may_come_in_pieces() -> None:
 @pytest.mark.parametrize("limit", [1000, 1 << 20, 16 << 20])
 async def test_a_body_fits_up_to_the_limit(limit: int) -> None:
     # A44, SA08: n-1, n, n+1
-    app = make_app(max_body=limit)
+    app = make_app(limits=Limits(max_body=limit))
     bare = len(json.dumps(make_request("tools/call", {"name": "echo", "arguments": {"text": ""}})))
     for size, status in ((limit - 1, 200), (limit, 200), (limit + 1, 413)):
         message = make_request("tools/call", {"name": "echo", "arguments": {"text": "x" * (size - bare)}})
@@ -296,7 +297,7 @@ async def read_when_answered(app: App, body: Body, **changed: str | None) -> tup
 async def test_an_endless_body_is_refused_at_the_limit_and_not_read_for_ever() -> None:
     # SA08: what comes after the answer is thrown away, so that a client that still writes gets to read it
     body = Body([], endless=b" " * 1000)
-    sent, read = await read_when_answered(make_app(max_body=10_000), body)
+    sent, read = await read_when_answered(make_app(limits=Limits(max_body=10_000)), body)
     assert sent[0]["status"] == 413
     assert (b"connection", b"close") in sent[0]["headers"]
     assert read <= 12_000
@@ -314,7 +315,7 @@ async def test_a_length_over_the_limit_is_refused_unread() -> None:
 
 async def test_over_http_2_nothing_says_connection_close() -> None:
     # SA08: RFC 9113, 8.2.2 forbids the header
-    app = make_app(max_body=100)
+    app = make_app(limits=Limits(max_body=100))
     scope = Client(app).scope("POST", [(key.encode(), value.encode()) for key, value in make_headers(CALL).items()])
     for changed in ({}, {"headers": [*scope["headers"], (b"content-length", b"101")]}):
         sent: list[Event] = []
@@ -509,6 +510,17 @@ async def test_a_lifespan_that_fails_says_so_to_the_server_and_to_clients(caplog
     assert "no database" in caplog.text
 
 
+async def test_a_store_that_is_not_there_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    # HH-12
+    app = asgi(make_server(store="redis://:s3cr3t@127.0.0.1:1/0"))
+    (event,) = await run_lifespan(app, "startup")
+    assert event["type"] == "lifespan.startup.failed"
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "redis://127.0.0.1:1/0 can't be reached" in record.getMessage()
+    assert not record.exc_info
+    assert "s3cr3t" not in caplog.text + event["message"]
+
+
 async def test_a_lifespan_that_fails_on_its_way_out_says_so(caplog: pytest.LogCaptureFixture) -> None:
     @asynccontextmanager
     async def lifespan(_server: Server) -> AsyncIterator[None]:
@@ -565,8 +577,8 @@ async def test_many_made_up_callers_cost_bounded_memory() -> None:
 
 
 def test_the_versions_are_those_under_test() -> None:
-    assert make_app().endpoint._versions == (LATEST, V11, V06, V03)
-    assert make_app(**MODERN_ONLY).endpoint._versions == (LATEST,)
+    assert make_app().endpoint.versions == (LATEST, V11, V06, V03)
+    assert make_app(**MODERN_ONLY).endpoint.versions == (LATEST,)
 
 
 def test_hosts_are_several_even_when_there_is_one() -> None:

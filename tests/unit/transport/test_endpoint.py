@@ -13,7 +13,7 @@ from asgi_driver import judge, make_meta, make_request
 from callboard import Context, Fail, NeedInput, Reason, RegistrationError, Reply, Server
 from callboard.compose import endpoint
 from callboard.core.exchange import Exchange, State
-from callboard.server.mount import ListenLimits
+from callboard.limits import Limits
 from callboard.transport.endpoint import Endpoint
 from callboard.wire.jsonrpc import RawRequest, decode
 
@@ -247,10 +247,10 @@ def test_every_loop_opens_anew() -> None:
 
 
 async def test_options_are_bound() -> None:
-    point = endpoint(make_server(), options={"limit": 3}, listen_limits=ListenLimits(total=1))
+    point = endpoint(make_server(), options={"limit": 3}, limits=Limits(max_listens=1))
     mount = await point.open()
     assert mount.options == {"limit": 3}
-    assert mount.listen_limits == ListenLimits(total=1)
+    assert mount.limits == Limits(max_listens=1)
 
 
 def test_options_that_are_no_mapping_are_refused() -> None:

@@ -16,6 +16,7 @@ from unit.transport.old_lines import make
 
 from callboard import Context, Server
 from callboard.compose import endpoint
+from callboard.limits import Limits
 from callboard.transport.memory import MAX_WAITING, MemoryConnection, connect
 from callboard.transport.pipe import MAX_BACKLOG
 
@@ -168,8 +169,8 @@ async def test_what_came_before_the_end_can_still_be_received() -> None:
 
 
 async def test_a_client_that_does_not_receive_slows_the_server_down() -> None:
-    """Awaited progress waits for the reader; none of it is lost then."""
-    connection = await connect(endpoint(House().server))
+    """Awaited progress waits for the reader; none of it is lost then, where nothing paces it."""
+    connection = await connect(endpoint(House().server, limits=Limits(log_rate=None)))
     count = 2000
     await connection.send(call(1, "chatter", token="p", notes=count))
     seen: list[float] = []

@@ -13,6 +13,7 @@ from unit.transport.lines import LIMIT, call, cancel, listen, request, same, tex
 from unit.transport.stage import Stage, serving, within
 
 from callboard import Context, Server
+from callboard.limits import Limits
 from callboard.transport.pipe import MAX_BACKLOG, MAX_CALLS
 
 MIB = 1024 * 1024
@@ -55,7 +56,7 @@ async def test_a_malformed_line_is_answered_and_the_next_call_works(line: bytes,
 
 async def test_a_line_over_the_limit_is_refused_by_name() -> None:
     """SA38: the limit is named, and the next call works."""
-    async with serving(Stage().server, max_line=1000) as (pipe, reader):
+    async with serving(Stage().server, limits=Limits(max_line=1000)) as (pipe, reader):
         pipe.feed(call(1, "echo", text="x" * 1000))
         (answer,) = reader.messages
         assert answer["error"]["code"] == -32600

@@ -87,8 +87,8 @@ async def test_a_listener_that_never_reads_is_given_up() -> None:
         reader.stop()
         pipe.feed(call(0, "echo", text="fills the pipe"))
         await reader.answer(0)
-        for number in range(60):
-            server.resource_updated(f"note://{number}" + "n" * 100_000)
+        for number in range(100):
+            server.resource_updated(f"note://{number}" + "n" * 60_000)
         assert len(server.hub) == 0, "the place is free at once"
         reader.go_on()
         error = (await reader.answer("all"))["error"]

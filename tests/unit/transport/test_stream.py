@@ -109,7 +109,12 @@ async def test_an_answer_without_emissions_is_plain_json() -> None:
     await run(work, wire)
     head, body = wire.sent
     assert head["status"] == 404
-    assert head["headers"] == [(b"content-length", b"2"), (b"content-type", b"application/json")]
+    assert dict(head["headers"]) == {
+        b"content-length": b"2",
+        b"content-type": b"application/json",
+        b"x-content-type-options": b"nosniff",
+        b"cache-control": b"no-store",
+    }
     assert body["body"] == b"{}"
 
 
@@ -125,7 +130,8 @@ async def test_the_first_emission_makes_it_a_stream() -> None:
     assert wire.sent[0]["status"] == 200
     assert dict(wire.sent[0]["headers"]) == {
         b"content-type": b"text/event-stream",
-        b"cache-control": b"no-cache",
+        b"x-content-type-options": b"nosniff",
+        b"cache-control": b"no-store, no-transform",
         b"x-accel-buffering": b"no",
     }
     assert wire.numbers == [1, 0]

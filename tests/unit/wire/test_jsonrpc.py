@@ -204,6 +204,17 @@ def test_an_envelope_key_may_not_come_twice(key: str, escaped: bool) -> None:
     assert key in malformed.fail.text
 
 
+@pytest.mark.parametrize("key", ["jsonrpc", "id", "result"])
+@pytest.mark.parametrize("blank", ["", " "], ids=["compact", "spaced"])
+def test_a_key_of_a_result_may_not_come_twice(key: str, blank: str) -> None:
+    values = {"jsonrpc": '"2.0"', "id": "1", "result": '{"result":1}'}
+    fields = [f'"{name}":{blank}{value}' for name, value in values.items()]
+    assert isinstance(decode(("{" + ",".join(fields) + "}").encode()), RawResponse)
+    malformed = decode(("{" + ",".join([*fields, f'"{key}":{values[key]}']) + "}").encode())
+    assert isinstance(malformed, Malformed)
+    assert key in malformed.fail.text
+
+
 @pytest.mark.parametrize("key", ["jsonrpc", "id", "method", "params", "result", "error"])
 def test_the_same_keys_inside_params_are_the_authors(key: str) -> None:
     message = decode(raw_request('{"%s":1,"a":[{"%s":2}]}' % (key, key)).encode())  # noqa: UP031
@@ -356,3 +367,107 @@ def test_params_that_stand_twice_in_a_body_mislead_nobody() -> None:
     message = decode(body.encode())
     assert isinstance(message, RawRequest)
     assert (message.id, message.params) == (1, msgspec.Raw(twin.encode()))
+
+
+# What no two readers may read differently, and what is much
+
+META = '"_meta":{"a":1}'
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n"])
+@pytest.mark.parametrize("padding", ["x", "x" * 5000])
+@pytest.mark.parametrize("notice", [True, False])
+@pytest.mark.parametrize(
+    ("params", "place"),
+    [
+        ('{"":1,"":2}', 'params has the key "" twice.'),
+        ('{"name":"a","name":"b"}', 'params has the key "name" twice.'),
+        ('{"uri":"a","_meta":{},"uri":"a"}', 'params has the key "uri" twice.'),
+        ('{"name":"a","\\u006eame":"b"}', 'params has the key "name" twice.'),
+        ('{"arguments":{},"name":"a","arguments":{"x":1}}', 'params has the key "arguments" twice.'),
+        ('{"arguments":{"a":1,"b":2,"a":3}}', 'params.arguments has the key "a" twice.'),
+        (
+            '{"_meta":{"io.modelcontextprotocol/protocolVersion":"1","io.modelcontextprotocol/protocolVersion":"2"}}',
+            "params._meta has the key",
+        ),
+        ('{"é":1,"é":2}', 'params has the key "é" twice.'),
+        ('{"\\u0000":1,"\\u0000":2}', "params has a key twice."),
+    ],
+)
+def test_a_key_that_decides_something_may_not_come_twice(params: str, place: str, blank: str, padding: str, notice: bool) -> None:
+    # HH-06: a proxy may have judged the other one
+    params = params[:-1] + f',"padding":"{padding}"}}'
+    body = raw_request(params.replace(",", f",{blank}").replace(":", f"{blank}:") if blank else params)
+    if notice:
+        body = body.replace('"id":7,', "")
+    found = refusal(body)
+    assert found.fail.reason is Reason.INVALID_REQUEST
+    assert place in found.fail.text
+    assert (found.id, found.answerable) == ((None, False) if notice else (7, True))
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+@pytest.mark.parametrize("padding", ["x", "x" * 5000])
+@pytest.mark.parametrize(
+    "params",
+    [
+        "{}",
+        '{"name":"name","arguments":{"name":"name","uri":1},"_meta":{"name":{"name":1}}}',
+        '{"arguments":{"a":{"b":1},"b":{"b":1},"é":1,"\\u00e8":2,"\\u0061\\n":3}}',
+        '{"arguments":[{"a":1},{"a":1}],"_meta":null}',
+        '{"arguments":{"":{},"x":[],"number":1e5,"large":123456789012345678901234567890}}',
+    ],
+)
+def test_keys_that_are_there_once_are_taken_however_they_are_written(params: str, padding: str, blank: str) -> None:
+    params = params[:-1] + ("," if len(params) > 2 else "") + f'"padding":"{padding}"}}'
+    body = raw_request(params.replace(",", f",{blank}").replace(":", f"{blank}:"))
+    message = decode(body.encode())
+    assert isinstance(message, RawRequest)
+    assert json.loads(bytes(message.params or b"")) == json.loads(body)["params"]
+
+
+@pytest.mark.parametrize("text", ["[1]", "[{},[]]", '[",,,[[[", {"a": 1}]', '["\\\\\\"", 1]'])
+def test_so_many_values_fit_and_no_more(text: str) -> None:
+    # max_items: what counts are commas and opening brackets outside of strings
+    body = raw_request(f'{{"a":{text}}}').encode()
+    plain = b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+    most = sum(map(plain.count, (b",", b"[", b"{")))
+    assert isinstance(decode(body, max_items=most), RawRequest)
+    found = decode(body, max_items=most - 1)
+    assert isinstance(found, Malformed)
+    assert (found.id, found.fail.reason) == (7, Reason.INVALID_REQUEST)
+    assert "max_items" in found.fail.text
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", "1", '""', '","', '"[\\\\]"'])
+@pytest.mark.parametrize(
+    "head", ["", '{"jsonrpc":"1.0","id":7,"method":"x","params":', '{"jsonrpc":"2.0","id":7,"method":"x","x":"\\ud800","params":']
+)
+def test_many_values_take_little_memory(item: str, head: str) -> None:
+    # SA05: 4 MiB of them, also where the message is none for other reasons
+    body = (head + "[" + ",".join([item] * (4 * 2**20 // (len(item) + 1))) + "]" + ("}" if head else "")).encode()
+    tracemalloc.start()
+    found = decode(body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(found, Malformed)
+    assert peak < 4 * len(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "deep"), [("[[]]", 2), ("[{}]", 2), ('{"a":[{}]}', 3), ("[[],[[[]]],[]]", 4), ('["[[[[",[]]', 2), ("[" * 9 + "]" * 9, 9)]
+)
+def test_depth_is_counted_to_the_level(text: str, deep: int) -> None:
+    body = raw_request(f'{{"a":{text}}}').encode() + b" " * 5000
+    assert isinstance(decode(body, max_depth=deep + 2), RawRequest)
+    found = decode(body, max_depth=deep + 1)
+    assert isinstance(found, Malformed)
+    assert found.fail.reason is Reason.PARSE
+
+
+def test_an_answer_may_have_ten_times_as_many_values() -> None:
+    # a table that was asked for is no attack
+    for count in (99, 100, 101):
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "result": list(range(count - 3))}).encode()
+        assert sum(map(body.count, (b",", b"[", b"{"))) == count
+        assert isinstance(decode(body, max_items=10), RawResponse) == (count <= 100)
