@@ -76,7 +76,7 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("headers", headers, "_is_field_value", re.compile(r".*", re.DOTALL).fullmatch),
     ("headers", headers, "_same_integer", lambda text, expected: True),
     ("security", security, "_origin_allowed", lambda *_: True),
-    ("security", security, "_host_allowed", lambda rules, host: "localhost" in host),
+    ("security", security, "_host_allowed", lambda rules, name, port: "localhost" in name),
     ("sse", sse, "_LINE_END", re.compile(rb"\n")),
     ("sse", sse, "_field", lambda name, value: f"{name}: {value}\n".encode()),
     ("uri", core_drivers, "check_traversal", lambda values, windows: None),

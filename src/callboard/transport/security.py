@@ -35,8 +35,9 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 CODINGS = ("gzip", "deflate")
 """What bodies may be compressed with, where that is allowed."""
 _JSON, _SSE = "application/json", "text/event-stream"
-# RFC 3986 section 3.2.2, without what no resolver takes; a port is ASCII digits. No blanks, no user, no path: they mislead a comparison.
-_read_host = re.compile(r"(\[[0-9a-f:.]+(?:%25[0-9a-z._~-]+)?\]|[0-9a-z._-]+)(?::([0-9]{1,5}))?").fullmatch
+# RFC 3986 section 3.2.2, without what no resolver takes; a port is ASCII digits. No blanks, no user, no path: they mislead a comparison. Nor the
+# zone of an IPv6 address: it means something to its client alone, which takes it out (RFC 6874 section 4), and any text could stand in it.
+_read_host = re.compile(r"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(?::([0-9]{1,5}))?").fullmatch
 _DEFAULT_PORTS = {"http": "80", "https": "443"}
 _is_field_value = re.compile(r"[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?").fullmatch
 _is_field_name = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+").fullmatch
@@ -274,7 +275,7 @@ def _canonical(text: str) -> _Host | None:
     name, port = found[1], found[2] or ""
     if name.startswith("["):
         try:
-            return _Host(f"[{ipaddress.IPv6Address(name[1:-1].replace('%25', '%'))}]", port)
+            return _Host(f"[{ipaddress.IPv6Address(name[1:-1])}]", port)
         except ValueError:
             return None
     name = name.removesuffix(".")

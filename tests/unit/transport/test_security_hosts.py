@@ -43,6 +43,9 @@ NO_HOSTS = [
     "ü.example.com",
     "[::1].example.com",
     "[::1%evil].example.com",
+    "[::1%25lo]",
+    "[::%254]:0",
+    "[fe80::1%25.example.com]",
     "http://x.example.com",
     "x.example.com/",
     "*.example.com",
@@ -74,7 +77,8 @@ def test_over_the_lan_addresses_will_do(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example:8000", "2001:db8::5", "::1%evil.example", "[::1%evil.example]", "1.2.3.4.evil.example", "127.1"]
+    "host",
+    ["evil.example:8000", "2001:db8::5", "::1%evil.example", "[::1%evil.example]", "[fe80::1%25eth0]:80", "1.2.3.4.evil.example", "127.1"],
 )
 def test_over_the_lan_other_names_will_not(host: str) -> None:
     # HM-04
