@@ -44,7 +44,8 @@ MOST: Final = 12  # requests of one script
 _FIRST_LINE = re.compile(rb"([A-Z]{3,10}) ?([^\s]*)")
 _HEADER = re.compile(rb"[\t\x20-\x7e]*")
 _NAME = re.compile(rb"[a-z0-9-]+")
-STATUSES: Final = frozenset({200, 202, 204, 400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 429, 431, 499, 503})
+GONE: Final = 499  # of an answer whose client has hung up
+STATUSES: Final = frozenset({200, 202, 204, 400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 429, 431, GONE, 503})
 _LEARNT: Final = (
     (b"$STATE", re.compile(rb'"requestState":"([\w.-]+)"')),
     (b"$TASK", re.compile(rb'"taskId":"([\w-]+)"')),
@@ -94,14 +95,22 @@ class _Sent:
     Attributes:
         sent: What the application has sent so far.
         is_open: Whether it asks for what everybody may see.
-        request: Its body as JSON; None where it is none.
+        request: Its body as JSON; None where it is none, or nobody reads it.
         task: The application's.
+        awaits: Whether it is a request that is answered where it was sent.
+        cuts: What came while it ran that may end it without an answer.
     """
 
     def __init__(self, app: App, scope: Any, body: bytes, request: Any, pieces: int) -> None:
         self.sent: list[Any] = []
         self.is_open = scope["path"].startswith("/.well-known/") or scope["method"] == "OPTIONS"
-        self.request = request
+        self.request = request if scope["method"] == "POST" else None
+        self.awaits = (
+            isinstance(self.request, dict) and "id" in self.request and "method" in self.request and not scope["path"].startswith("/sse")
+        )
+        self.cuts: list[_Sent] = []
+        self._verb = scope["method"]
+        self._headers = dict(scope["headers"])
         size = max(1, -(-len(body) // pieces))
         parts = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
         self._received = [{"type": "http.request", "body": part, "more_body": at < len(parts)} for at, part in enumerate(parts, 1)]
@@ -127,6 +136,22 @@ class _Sent:
         """What has come of the body so far."""
         return b"".join(event.get("body", b"") for event in self.sent[1:])
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it came to nothing."""
+        return bool(self.sent) and self.sent[0]["status"] >= 400 and self.sent[0]["status"] != GONE
+
+    def may_cut(self, other: _Sent) -> bool:
+        """Whether it takes its answer from another one, unless it is refused: it ends the session, goes on from an event of that very stream,
+        or cancels that very request."""
+        session = self._headers.get(b"mcp-session-id")
+        if session is None or session != other._headers.get(b"mcp-session-id"):
+            return False
+        if self._verb == "GET":
+            track = self._headers.get(b"last-event-id", b"").rpartition(b"-")[0]
+            return bool(track) and re.search(rb"(?m)^id: %b-\d+$" % re.escape(track), other.body) is not None
+        return self._verb == "DELETE" or any(_cancels(message, other.request) for message in _flat(self.request))
+
 
 class _Talk:
     """What one client does with an application.
@@ -146,7 +171,6 @@ class _Talk:
         self._methods: dict[tuple[type, Any], str] = {}
         self._judged = judged
         self._shut = shut
-        self._cuts = False  # whether the client has ended a session, and its streams, or taken a stream over on another connection
 
     async def take(self, part: bytes, rest: list[bytes]) -> None:
         """Do what one part of a script says, and remember what the rest asks for."""
@@ -168,7 +192,6 @@ class _Talk:
 
     def _start(self, verb: str, path: str, lines: list[bytes], body: bytes) -> None:
         request = _read(body)
-        self._cuts |= verb == "DELETE" or any(line.lower().startswith(b"last-event-id") for line in lines)
         headers = self._headers(verb, request)
         for line in lines[:50]:
             name, _, value = line.partition(b":")
@@ -186,7 +209,11 @@ class _Talk:
         if isinstance(request, dict) and isinstance(request.get("method"), str) and isinstance(request.get("id"), str | int):
             known = self._methods.setdefault((type(request["id"]), request["id"]), request["method"])
             self._judged = self._judged and known == request["method"]  # else nobody can tell which of them is answered
-        self._sent.append(_Sent(self._app, scope, body, request, int(pieces) if pieces in {b"2", b"3", b"9"} else 1))
+        fresh = _Sent(self._app, scope, body, request, int(pieces) if pieces in {b"2", b"3", b"9"} else 1)
+        for sent in self._sent:
+            if not sent.task.done() and fresh.may_cut(sent):
+                sent.cuts.append(fresh)
+        self._sent.append(fresh)
 
     def _headers(self, verb: str, request: Any) -> dict[bytes, bytes]:
         """Headers that fit a body."""
@@ -257,8 +284,8 @@ class _Talk:
         messages = [message for text in texts for message in _flat(read_message(text))]
         for message in messages:
             check_message(message)
-        if whole and head["status"] == 200:
-            _check_id(sent.request, messages, cut=self._cuts and b"text/event-stream" in headers.values())
+        if whole and (head["status"] == 200 or (head["status"] == 202 and sent.awaits)):
+            _check_id(sent.request, messages, cut=body[:1] != b"{" and not all(each.is_refused for each in sent.cuts))
         if self._judged:
             self._judge(sent, messages)
 
@@ -278,9 +305,18 @@ def _flat(value: Any) -> list[Any]:
     return value if isinstance(value, list) and value else [value]
 
 
+def _cancels(message: Any, request: Any) -> bool:
+    """Whether a message cancels a request."""
+    if not isinstance(message, dict) or message.get("method") != "notifications/cancelled" or not isinstance(request, dict):
+        return False
+    params = message.get("params")
+    named = params.get("requestId") if isinstance(params, dict) else None
+    return named is not None and not isinstance(named, bool) and named == request.get("id")
+
+
 def _check_id(request: Any, messages: list[Any], *, cut: bool) -> None:
-    """A request is answered once (JR-02); where its stream was cut off, perhaps not at all."""
-    if not isinstance(request, dict) or "method" not in request or not messages:
+    """A request is answered once (JR-02); where its stream was cut off, perhaps not at all (CN-04)."""
+    if not isinstance(request, dict) or "method" not in request:
         return
     answers = [message for message in messages if "method" not in message]
     assert len(answers) == 1 or (cut and not answers), messages
