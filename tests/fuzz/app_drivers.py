@@ -44,6 +44,7 @@ MOST: Final = 12  # requests of one script
 _FIRST_LINE = re.compile(rb"([A-Z]{3,10}) ?([^\s]*)")
 _HEADER = re.compile(rb"[\t\x20-\x7e]*")
 _NAME = re.compile(rb"[a-z0-9-]+")
+_AGREED = re.compile(rb'"result":\{"protocolVersion":"([\d-]+)"')
 GONE: Final = 499  # of an answer whose client has hung up
 STATUSES: Final = frozenset({200, 202, 204, 400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 429, 431, GONE, 503})
 _LEARNT: Final = (
@@ -101,7 +102,7 @@ class _Sent:
         cuts: What came while it ran that may end it without an answer.
     """
 
-    def __init__(self, app: App, scope: Any, body: bytes, request: Any, pieces: int) -> None:
+    def __init__(self, app: App, scope: Any, body: bytes, request: Any, pieces: int, version: str) -> None:
         self.sent: list[Any] = []
         self.is_open = scope["path"].startswith("/.well-known/") or scope["method"] == "OPTIONS"
         self.request = request if scope["method"] == "POST" else None
@@ -109,6 +110,7 @@ class _Sent:
             isinstance(self.request, dict) and "id" in self.request and "method" in self.request and not scope["path"].startswith("/sse")
         )
         self.cuts: list[_Sent] = []
+        self._version = version
         self._verb = scope["method"]
         self._headers = dict(scope["headers"])
         size = max(1, -(-len(body) // pieces))
@@ -135,6 +137,12 @@ class _Sent:
     def body(self) -> bytes:
         """What has come of the body so far."""
         return b"".join(event.get("body", b"") for event in self.sent[1:])
+
+    @property
+    def version(self) -> str:
+        """The version that its session speaks: what was agreed on before it came, or by it."""
+        found = _AGREED.findall(self.body)
+        return found[-1].decode() if found else self._version
 
     @property
     def is_refused(self) -> bool:
@@ -206,10 +214,11 @@ class _Talk:
         path, _, query = path.partition("?")
         scope = self._scopes.scope(verb, raw, path)
         scope["query_string"] = query.encode("latin-1")
-        if isinstance(request, dict) and isinstance(request.get("method"), str) and isinstance(request.get("id"), str | int):
-            known = self._methods.setdefault((type(request["id"]), request["id"]), request["method"])
-            self._judged = self._judged and known == request["method"]  # else nobody can tell which of them is answered
-        fresh = _Sent(self._app, scope, body, request, int(pieces) if pieces in {b"2", b"3", b"9"} else 1)
+        for each in _flat(request):
+            if isinstance(each, dict) and isinstance(each.get("method"), str) and isinstance(each.get("id"), str | int):
+                known = self._methods.setdefault((type(each["id"]), each["id"]), each["method"])
+                self._judged = self._judged and known == each["method"]  # else nobody can tell which of them is answered
+        fresh = _Sent(self._app, scope, body, request, int(pieces) if pieces in {b"2", b"3", b"9"} else 1, self._version)
         for sent in self._sent:
             if not sent.task.done() and fresh.may_cut(sent):
                 sent.cuts.append(fresh)
@@ -243,7 +252,7 @@ class _Talk:
             for name, pattern in wanted:
                 if found := pattern.findall(body):
                     self._known[name] = found[-1]
-            if (found := re.findall(rb'"result":\{"protocolVersion":"([\d-]+)"', body)) and found[-1].decode() != LATEST:
+            if (found := _AGREED.findall(body)) and found[-1].decode() != LATEST:
                 self._version = found[-1].decode()
 
     async def hang_up(self) -> None:
@@ -296,8 +305,8 @@ class _Talk:
                 continue  # an answer before anybody knew whose it was
             if _is_modern(sent.request):
                 asgi_driver.judge(message, sent.request.get("method"))
-            elif self._version in legacy_driver.VERSIONS and ("method" in message or (type(message["id"]), message["id"]) in self._methods):
-                legacy_driver.judge(message, self._version, self._methods)
+            elif sent.version in legacy_driver.VERSIONS and ("method" in message or (type(message["id"]), message["id"]) in self._methods):
+                legacy_driver.judge(message, sent.version, self._methods)
 
 
 def _flat(value: Any) -> list[Any]:
