@@ -5,6 +5,7 @@ To import and collect costs seconds; a process of its own for each file keeps fi
 collected, whose one summary speaks of all.
 """
 
+import atexit
 import binascii
 import os
 import pickle
@@ -166,9 +167,12 @@ class Teller:
 def run_here(session: pytest.Session, items: list[pytest.Item], pipe: int) -> None:
     """Run tests in this process, a fork, and end it."""
     status = 1
+    # What the process that collected does when it ends is not to happen here, so this never returns; what is begun here is ended here.
+    atexit._clear()  # noqa: SLF001 - as multiprocessing does it
     with suppress(BaseException):
-        # What the process that collected does when it ends is not to happen here, so this never returns.
         status = run_items(session, items, Teller(session.config, pipe))
+    with suppress(BaseException):
+        atexit._run_exitfuncs()  # noqa: SLF001
     os._exit(status)
 
 

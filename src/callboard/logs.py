@@ -22,9 +22,22 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-__all__ = ["REQUEST", "Flood", "JsonFormatter", "TextFormatter", "clean", "configure", "is_configured", "render_fields", "report", "write"]
+__all__ = [
+    "REQUEST",
+    "Flood",
+    "JsonFormatter",
+    "Named",
+    "TextFormatter",
+    "clean",
+    "configure",
+    "is_configured",
+    "render_fields",
+    "report",
+    "request_id",
+    "write",
+]
 
 # Characters of a message, of one line of a traceback and of one field; lines of a traceback, from its beginning and from its end.
 MAX_MESSAGE = 16_384
@@ -34,8 +47,25 @@ MAX_LINES = (60, 140)
 # Refusals of one kind that are written in so many seconds; the rest are counted.
 MOST, SECONDS = 20, 60.0
 
-REQUEST: ContextVar[str | None] = ContextVar("callboard_request", default=None)
-"""Id of the request that is served, as its line in the log has it; None while nobody logs requests."""
+
+class Named(Protocol):
+    """What knows the id of a request, and may make it when it is first asked for it: most of them nobody ever asks for."""
+
+    @property
+    def request(self) -> str:
+        """The id, as its line in the log has it."""
+        ...
+
+
+REQUEST: ContextVar[Named | None] = ContextVar("callboard_request", default=None)
+"""What knows the id of the request that is served; None while nobody is told of requests."""
+
+
+def request_id() -> str | None:
+    """Id of the request that is served; None while nobody is told of requests."""
+    named = REQUEST.get()
+    return None if named is None else named.request
+
 
 _FIELDS = "callboard"
 _MARGIN = "    | "
@@ -174,7 +204,7 @@ def report(kind: str, **facts: str | int | None) -> None:
         write(_security, logging.WARNING, "Refusals were not written, because there were too many.", {"event": kind, "missed": missed})
     if written:
         known = {name: clean(fact, MAX_FIELD) if isinstance(fact, str) else fact for name, fact in facts.items()}
-        write(_security, logging.WARNING, EVENTS[kind], {"event": kind, "request": REQUEST.get(), **known})
+        write(_security, logging.WARNING, EVENTS[kind], {"event": kind, "request": request_id(), **known})
 
 
 def show_error(error: BaseException) -> list[str]:
@@ -231,7 +261,7 @@ def _read_traceback(record: logging.LogRecord) -> list[str]:
 def _read_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = getattr(record, _FIELDS, None)
     known = dict(fields) if isinstance(fields, Mapping) else {}
-    request = known.pop("request", None) or REQUEST.get()
+    request = known.pop("request", None) or request_id()
     return known if request is None else {"request": request, **known}
 
 

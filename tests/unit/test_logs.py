@@ -17,6 +17,7 @@ from source_tree import modules
 
 from callboard import logs
 from callboard.logs import EVENTS, REQUEST, Flood, JsonFormatter, TextFormatter, clean, configure, is_configured, render_fields, report
+from callboard.telemetry.events import RequestStarted
 
 # Whatever a client can put into a text, and what matters here above all.
 HOSTILE = st.one_of(st.text(st.characters(), max_size=40), st.text(NASTY + " =\"'\\%{}", max_size=40), st.just(NASTY))
@@ -195,7 +196,7 @@ def test_what_others_say_in_extra_can_not_break_the_json() -> None:
 
 
 def test_what_was_logged_in_a_request_has_its_id() -> None:
-    token = REQUEST.set("abc12345")
+    token = REQUEST.set(RequestStarted("abc12345", "tools/call", None, "2026-07-28", "http"))
     try:
         assert check_json(JsonFormatter().format(make_record("x")))["request"] == "abc12345"
         assert check_text(TextFormatter().format(make_record("x")))[0].endswith("x [request=abc12345]")

@@ -28,6 +28,7 @@ class Envelope(msgspec.Struct):
         log_level: The least severe level it wants to see; None for no logs (LG-01).
         progress_token: Where progress goes; None for none.
         meta: `_meta` as sent, unread.
+        traced: Whether that has a `traceparent` (SEP-414).
         task: What a 2025-11-25 client says of the task that it wants the call to be (TK-02); None where it wants none.
     """
 
@@ -37,6 +38,7 @@ class Envelope(msgspec.Struct):
     log_level: str | None = None
     progress_token: int | str | None = None
     meta: msgspec.Raw | None = None
+    traced: bool = False
     task: dict[str, Any] | None = None
 
 

@@ -34,6 +34,7 @@ class _Meta(msgspec.Struct):
     client_info: Implementation | None = msgspec.field(name="io.modelcontextprotocol/clientInfo", default=None)
     log_level: _LogLevel | None = msgspec.field(name="io.modelcontextprotocol/logLevel", default=None)
     progress_token: int | str | None = msgspec.field(name="progressToken", default=None)
+    traceparent: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Claim(msgspec.Struct):
@@ -118,7 +119,8 @@ class Modern:
             return self._explain(message, headers, error)
         if meta.version != self._spoken or (headers is not None and not _mirrors(headers, row, params)):
             return self._explain(message, headers)
-        envelope = Envelope(meta.version, meta.capabilities, meta.client_info, meta.log_level, meta.progress_token, params.meta)
+        traced = meta.traceparent is not msgspec.UNSET
+        envelope = Envelope(meta.version, meta.capabilities, meta.client_info, meta.log_level, meta.progress_token, params.meta, traced)
         return Request(message.id, message.method, params, row, envelope, headers)
 
     def _explain(self, message: RawRequest, headers: Headers | None, error: Exception | None = None) -> Fail:

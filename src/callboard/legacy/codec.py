@@ -50,6 +50,7 @@ _T = TypeVar("_T")
 
 class _Meta(msgspec.Struct):
     progress_token: int | str | None = msgspec.field(name="progressToken", default=None)
+    traceparent: Raw | UnsetType = UNSET
 
 
 class _Initialize(msgspec.Struct, rename="camel"):
@@ -183,10 +184,11 @@ class Codec:
             params.meta = UNSET
         if params.meta is not UNSET:
             try:
-                token = _decode_meta(params.meta).progress_token
+                meta = _decode_meta(params.meta)
             except msgspec.DecodeError as error:
                 return unreadable("params._meta", error)
-            known = Envelope(known.version, known.capabilities, known.client_info, known.log_level, token, params.meta)
+            known = Envelope(known.version, known.capabilities, known.client_info, known.log_level, meta.progress_token, params.meta)
+            known.traced = meta.traceparent is not UNSET
         request = Request(message.id, message.method, params, row, known, headers)
         server = self._server
         may = server is not None and server.tasks is not None and self.features.tasks and message.method == "tools/call"

@@ -15,7 +15,7 @@ from callboard.core.era import Request
 from callboard.core.outcome import CacheHint
 from callboard.core.uri import UriTemplate
 from callboard.errors import Fail, Reason, RegistrationError, StoreError, ToolError
-from callboard.logs import REQUEST, clean
+from callboard.logs import clean, request_id
 from callboard.server.callee import make_definition
 from callboard.server.catalogue import find_watched, tells_at_once, tells_of
 from callboard.server.classes import compile_parts
@@ -524,7 +524,7 @@ class Server:
             return Fail(Reason.STORE)
         if isinstance(error, ToolError) and (said := show_plainly(error.content)) is not None:
             return Fail(Reason.INTERNAL, said)
-        error_id = error_id or REQUEST.get() or new_id()
+        error_id = error_id or request_id() or new_id()
         _log.error("%s failed, error id %s", where, error_id, exc_info=error)
         if self.mask_errors:
             return Fail(Reason.INTERNAL, f"Internal error (id {error_id}).")

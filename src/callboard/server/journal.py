@@ -25,13 +25,13 @@ from msgspec import UNSET
 
 from callboard.core.era import Headers
 from callboard.core.exchange import State
-from callboard.core.outcome import Outcome
+from callboard.core.outcome import Outcome, Reply
 from callboard.errors import Fail, Reason
-from callboard.logs import MAX_FIELD, REQUEST, clean, report, write
+from callboard.logs import MAX_FIELD, REQUEST, clean, report, request_id, write
 from callboard.server.context import Context
 from callboard.server.redaction import read_redactor
-from callboard.server.sinks import Sinks, find_code, gather, name_http, read_outcome
-from callboard.telemetry.events import RequestStarted, RequestStopped
+from callboard.server.sinks import MAX_TEXT, RAISED, SSE, Sinks, find_code, gather, name_http, read_outcome
+from callboard.telemetry.events import OTHER, RequestStarted, RequestStopped
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.versions import LATEST
 
@@ -136,6 +136,8 @@ class Journal:
         """Make hashes with a secret that all processes of the server have."""
         self._key = hmac.digest(secret, b"callboard log hashes", "sha256")
 
+    name = staticmethod(name_request)
+
     def hash(self, name: str | None) -> str | None:
         """What stands for a principal, a session or a task in the log.
 
@@ -159,14 +161,37 @@ class Note:
     def __init__(self, context: Context) -> None:
         self._began = perf_counter()
         self._context = context
-        request = context.request
-        meta = request.envelope.meta
-        if meta is not None and _TRACED(meta) is None:
-            meta = None
-        request_id = name_request(request.headers, meta)
-        self._token = REQUEST.set(request_id)
-        sinks = self._sinks = context.mount.server.journal.sinks
-        self._started = None if sinks is None else sinks.start(context, request_id, meta)
+        request, server = context.request, context.mount.server
+        headers, envelope, method = request.headers, request.envelope, request.method
+        version, traced = envelope.version, envelope.traced
+        sinks = self._sinks = server.journal.sinks
+        component: str | None = None
+        if sinks is not None:
+            if method == "tools/call" and request.params.name in server.registry.tools:  # what matters most
+                component = request.params.name
+            else:
+                component = sinks.name_component(context)
+        started = self._started = RequestStarted(
+            None,  # the id, which most of them need never have
+            method,
+            component,
+            version,
+            "pipe" if headers is None else "sse" if version == SSE else "http",
+            traced or (headers is not None and b"traceparent" in headers),
+            request.id,
+            server.journal,
+            context.principal,
+            context.session,
+            headers,
+            envelope.meta if traced else None,
+        )
+        self._token = REQUEST.set(started)
+        if sinks is not None:
+            for sink in sinks.beginners:
+                try:
+                    sink.take(started)
+                except RAISED:
+                    sinks.complain(sink, started)
 
     def end(self, outcome: Outcome | None, status: int, answer: bytes) -> tuple[int, bytes]:
         """The request is over.
@@ -183,11 +208,28 @@ class Note:
         if status:
             # What it came to in the eyes of its client, who may have been told something else before.
             state, size = context.exchange.state, len(answer)
-            stopped = "timed out" if state is _DONE else "cancelled" if state is _CANCELLED else None
+            stopped = "timed_out" if state is _DONE else "cancelled" if state is _CANCELLED else None
         else:
             stopped = "cancelled" if isinstance(exception(), CancelledError) else "aborted"
-        if self._started is not None:
-            self._sinks.stop(self._started, context, outcome, stopped, seconds, size)
+        if (sinks := self._sinks) is not None:
+            started = self._started
+            if stopped is None and type(outcome) is Reply and type(outcome.value) is dict and "isError" not in outcome.value:
+                word, fail = "ok", None  # what most come to, without a call
+            else:
+                word, fail = (stopped or "aborted", None) if stopped is not None or outcome is None else read_outcome(outcome, context)
+            if word == "ok" and started.component == OTHER:
+                started.component = sinks.learn(context)
+            why = None if context.stop_reason is None else str(context.stop_reason)[:MAX_TEXT]
+            code = reason = error_id = None
+            if fail is not None:
+                code, reason = find_code(fail, modern=started.version == LATEST), fail.reason.name
+                error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
+            event = RequestStopped(started, word, seconds, code, reason, error_id, why, size)
+            for sink in sinks.enders:
+                try:
+                    sink.take(event)
+                except RAISED:
+                    sinks.complain(sink, event)
         if REQUESTS.isEnabledFor(logging.INFO):
             _note(context, outcome, stopped, size, seconds)
         try:  # noqa: SIM105 - a context manager costs three calls, here for each request
@@ -207,9 +249,13 @@ def _note(context: Context, outcome: Outcome | None, stopped: str | None, size: 
 def _write(context: Context, outcome: Outcome | None, stopped: str | None, size: int | None, seconds: float) -> None:
     request, journal = context.request, context.mount.server.journal
     envelope, session = request.envelope, context.session
-    said = {"outcome": stopped} if stopped is not None or outcome is None else describe_outcome(outcome, context)
+    said = (
+        describe_outcome(outcome, context)
+        if stopped is None and outcome is not None
+        else {"outcome": stopped and stopped.replace("_", " ")}
+    )
     fields: dict[str, Any] = {
-        "request": REQUEST.get(),
+        "request": request_id(),
         "method": clean(request.method, MAX_FIELD),
         **_describe_target(context, journal),
         **said,
@@ -337,13 +383,13 @@ def note_refusal(
     if sinks is None and not REQUESTS.isEnabledFor(logging.INFO):
         return
     known = None if headers is None else dict(headers)
-    request_id = REQUEST.get() or name_request(known)
+    called = request_id() or name_request(known)
     if sinks is not None:
-        sinks.refuse(request_id, method, fail, "pipe" if known is None else "http", modern=modern)
+        sinks.refuse(called, method, fail, "pipe" if known is None else "http", modern=modern)
     if not REQUESTS.isEnabledFor(logging.INFO):
         return
     fields = {
-        "request": request_id,
+        "request": called,
         "method": None if method is None else clean(method, MAX_FIELD),
         "outcome": "error",
         **describe_fail(fail, modern=modern),
@@ -392,11 +438,11 @@ async def open_noted(opened: Awaitable[_Opened], journal: Journal, version: str,
         is_pipe: Whether the session has a pipe of its own.
     """
     began = perf_counter()
-    request_id, transport = new_id(), "pipe" if is_pipe else name_http(version)
-    token = REQUEST.set(request_id)
-    sinks, started = journal.sinks, None
+    transport = "pipe" if is_pipe else name_http(version)
+    started = RequestStarted(new_id(), "initialize", None, version, transport, _journal=journal, _principal=principal)
+    token = REQUEST.set(started)
+    sinks = journal.sinks
     if sinks is not None:
-        started = RequestStarted(request_id, "initialize", None, version, transport, None, journal.hash, principal)
         sinks.tell(started)
     outcome, fail, session_id = "cancelled", None, None
     try:
@@ -411,10 +457,10 @@ async def open_noted(opened: Awaitable[_Opened], journal: Journal, version: str,
         return result
     finally:
         seconds = perf_counter() - began
-        if sinks is not None and started is not None:
+        if sinks is not None:
             sinks.tell(_end_opening(started, outcome, fail, seconds))
         if REQUESTS.isEnabledFor(logging.INFO):
-            fields: dict[str, Any] = {"request": request_id, "method": "initialize", "outcome": outcome}
+            fields: dict[str, Any] = {"request": started.request, "method": "initialize", "outcome": outcome}
             fields |= {} if fail is None else describe_fail(fail, modern=False)
             fields |= {"duration_ms": _milliseconds(seconds), "version": version, "transport": transport}
             fields |= {"principal": journal.hash(principal), "session": journal.hash(session_id)}

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-import msgspec
-
-from callboard.core.outcome import Accepted, Deferred, NeedInput, Outcome
-from callboard.errors import REASONS, Fail, Reason, RegistrationError
+from callboard.core.outcome import Deferred, NeedInput, Outcome, Reply
+from callboard.errors import REASONS, Fail, RegistrationError
 from callboard.server.context import Context
 from callboard.server.mount import Mount
 from callboard.telemetry.events import (
@@ -23,8 +21,6 @@ from callboard.telemetry.events import (
     Event,
     Levels,
     RequestRefused,
-    RequestStarted,
-    RequestStopped,
     ServerClosed,
     ServerOpened,
     SessionEnded,
@@ -37,22 +33,22 @@ from callboard.telemetry.events import (
     TaskStarted,
 )
 from callboard.wire import v2026_07_28 as v
-from callboard.wire.versions import CLIENT_REQUESTS, LATEST
+from callboard.wire.versions import CLIENT_REQUESTS
 
-__all__ = ["MAX_BORN", "MAX_LEARNED", "Sinks", "gather"]
+__all__ = ["MAX_BORN", "MAX_LEARNED", "MAX_TEXT", "RAISED", "SSE", "Sinks", "find_code", "gather", "name_http", "read_outcome"]
 
 _log = logging.getLogger("callboard")
 MAX_LEARNED = 200
 """Names of components that no registry has and that were served all the same, of handlers and providers, that may become labels."""
 MAX_BORN = 100_000
 """Sessions and tasks whose beginning is known, so that their end says how long they took: they may end in another process, unheard."""
-# What code of an author's may raise, and nobody but a sink's author is to suffer for.
-_RAISED = (Exception, SystemExit, CancelledError)
-# Characters of what the author says, and of a JSON-RPC id.
-_MAX_TEXT = 80
+MAX_TEXT = 80
+"""Characters of what an author says."""
+RAISED = (Exception, SystemExit, CancelledError)
+"""What code of an author's may raise, and nobody but a sink's author is to suffer for."""
 _HTTP = frozenset({"GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "PATCH"})
-# The version whose HTTP is another one.
-_SSE = "2024-11-05"
+SSE = "2024-11-05"
+"""The version whose HTTP is another one."""
 
 
 def gather(telemetry: Any) -> list[Sink]:
@@ -84,17 +80,20 @@ class Sinks:
         hash_of: Makes what stands for a name, or for a session's id.
 
     Attributes:
+        beginners: Those that are told of each request's beginning.
+        enders: Those that are told of its end.
+        hash: As given.
         pages: Path -> ASGI application of what sinks show to everybody who reaches the endpoint.
     """
 
-    __slots__ = ("_beginners", "_born", "_enders", "_failed", "_hash", "_learned", "_lock", "_mounts", "_sinks", "pages")
+    __slots__ = ("_born", "_failed", "_learned", "_lock", "_mounts", "_sinks", "beginners", "enders", "hash", "pages")
 
     def __init__(self, sinks: list[Sink], hash_of: Callable[[str | None], str | None]) -> None:
         self._sinks = tuple(sinks)
-        self._beginners, self._enders = (
+        self.beginners, self.enders = (
             tuple(sink for sink in sinks if name in getattr(sink, "takes", EVENTS)) for name in ("request.start", "request.stop")
         )
-        self._hash = hash_of
+        self.hash = hash_of
         self._failed: set[tuple[int, str]] = set()
         self._learned: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
@@ -109,10 +108,11 @@ class Sinks:
         for sink in self._sinks:
             try:
                 sink.take(event)
-            except _RAISED:
-                self._complain(sink, event)
+            except RAISED:
+                self.complain(sink, event)
 
-    def _complain(self, sink: Sink, event: Event) -> None:
+    def complain(self, sink: Sink, event: Event) -> None:
+        """Log that a sink raised, the exception that is being handled: once for each kind of event."""
         if (key := (id(sink), event.name)) not in self._failed:
             self._failed.add(key)
             _log.exception("A telemetry sink, %s, fails with %s; it is told on, and this is not logged again.", _show(sink), event.name)
@@ -147,74 +147,6 @@ class Sinks:
 
     # Requests
 
-    def start(self, context: Context, request_id: str, meta: msgspec.Raw | None) -> RequestStarted:
-        """Tell that a request begins.
-
-        Args:
-            context: Its context.
-            request_id: What it is called in the log.
-            meta: Its `_meta`, where that may say something of a trace.
-        """
-        request = context.request
-        headers = request.headers
-        method, version = request.method, request.envelope.version
-        if method == "tools/call" and request.params.name in context.mount.server.registry.tools:  # what matters most
-            component = request.params.name
-        else:
-            component = self._name_component(context)
-        transport = "pipe" if headers is None else "sse" if version == _SSE else "http"
-        started = RequestStarted(
-            request_id,
-            method,
-            component,
-            version,
-            transport,
-            request.id,
-            self._hash,
-            context.principal,
-            context.session,
-            headers,
-            meta,
-        )
-        for sink in self._beginners:
-            try:
-                sink.take(started)
-            except _RAISED:
-                self._complain(sink, started)
-        return started
-
-    def stop(
-        self, started: RequestStarted, context: Context, outcome: Outcome | None, stopped: str | None, seconds: float, size: int | None
-    ) -> None:
-        """Tell that a request is over.
-
-        Args:
-            started: What its beginning was told with.
-            context: Its context.
-            outcome: What was rendered last.
-            stopped: What it came to in place of that.
-            seconds: How long it took.
-            size: Bytes of its answer.
-        """
-        fail: Fail | None = None
-        if stopped is None and outcome is not None:
-            word, fail = read_outcome(outcome, context)
-        else:
-            word = "aborted" if stopped is None else stopped.replace(" ", "_")
-        if started.component == OTHER and word == "ok":
-            started.component = self._learn(context)
-        code = reason = error_id = None
-        if fail is not None:
-            code, reason = find_code(fail, modern=context.request.envelope.version == LATEST), fail.reason.name
-            error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
-        why = context.stop_reason
-        event = RequestStopped(started, word, seconds, code, reason, error_id, None if why is None else str(why)[:_MAX_TEXT], size)
-        for sink in self._enders:
-            try:
-                sink.take(event)
-            except _RAISED:
-                self._complain(sink, event)
-
     def refuse(self, request_id: str, method: str | None, fail: Fail, transport: str, *, modern: bool) -> None:
         """Tell that a request was refused before it came to run."""
         known = method if method is None or method in CLIENT_REQUESTS or method in _HTTP or method == "initialize" else OTHER
@@ -225,13 +157,13 @@ class Sinks:
     def begin_session(self, session_id: str, version: str, transport: str) -> None:
         """Tell that a session has begun."""
         self._bear(session_id)
-        self.tell(SessionOpened(self._hash(session_id) or "", version, transport))
+        self.tell(SessionOpened(self.hash(session_id) or "", version, transport))
 
     def end_session(self, session_id: str, reason: str) -> None:
         """Tell that a session has ended."""
         began = self._born.pop(session_id, None)
         seconds = None if began is None else monotonic() - began
-        self.tell(SessionEnded(self._hash(session_id) or "", str(reason)[:_MAX_TEXT], seconds))
+        self.tell(SessionEnded(self.hash(session_id) or "", str(reason)[:MAX_TEXT], seconds))
 
     def begin_task(self, task_id: str, component: str) -> None:
         """Tell that a call goes on as a task."""
@@ -270,7 +202,7 @@ class Sinks:
 
     # Names
 
-    def _name_component(self, context: Context) -> str | None:
+    def name_component(self, context: Context) -> str | None:
         """What a request names, in words of the server's."""
         request = context.request
         params: Any = request.params
@@ -299,7 +231,7 @@ class Sinks:
             return f"{repository.key}..."
         return OTHER
 
-    def _learn(self, context: Context) -> str:
+    def learn(self, context: Context) -> str:
         """The name of what no registry has and was served: few of them are remembered."""
         kinds = {"tools/call": "tool", "prompts/get": "prompt"}
         kind, name = kinds.get(context.request.method), getattr(context.request.params, "name", None)
@@ -319,19 +251,17 @@ def read_outcome(outcome: Outcome, context: Context) -> tuple[str, Fail | None]:
         outcome: What it came to.
         context: Its context.
     """
+    if isinstance(outcome, Reply):  # what most come to
+        value = outcome.value
+        failed = value.get("isError") if type(value) is dict or isinstance(value, Mapping) else getattr(value, "is_error", False)
+        if failed is True:
+            return ("timed_out" if context.crashed else "tool_error"), None
+        return "ok", None
     if isinstance(outcome, Fail):
         return "error", outcome
     if isinstance(outcome, NeedInput):
         return "input_required", None
-    if isinstance(outcome, Deferred):
-        return "task", None
-    if isinstance(outcome, Accepted):
-        return "accepted", None
-    value = outcome.value
-    failed = value.get("isError") if type(value) is dict or isinstance(value, Mapping) else getattr(value, "is_error", False)
-    if failed is True:
-        return ("timed_out" if context.crashed else "tool_error"), None
-    return "ok", None
+    return ("task" if isinstance(outcome, Deferred) else "accepted"), None
 
 
 def find_code(fail: Fail, *, modern: bool) -> int:
@@ -347,8 +277,8 @@ def find_code(fail: Fail, *, modern: bool) -> int:
 
 def name_http(version: str) -> str:
     """What the HTTP of a protocol version is called: that of 2024-11-05 is another one."""
-    return "sse" if version == _SSE else "http"
+    return "sse" if version == SSE else "http"
 
 
 def _show(sink: Sink) -> str:
-    return type(sink).__name__[:_MAX_TEXT]
+    return type(sink).__name__[:MAX_TEXT]

@@ -74,6 +74,7 @@ def begin_context(mount: Mount, record: Record, work: Work) -> Context:
         msgspec.json.decode(work.capabilities),
         client_info=None if work.client is None else msgspec.json.decode(work.client, type=v.Implementation),
         meta=None if work.meta is None else msgspec.Raw(work.meta),
+        traced=work.meta is not None and b"traceparent" in work.meta,
     )
     params = v.CallToolRequestParams(name=work.tool, arguments=UNSET)
     if work.arguments is not None:

@@ -85,33 +85,53 @@ class ServerClosed(msgspec.Struct, frozen=True):
     name: ClassVar[str] = "server.close"
 
 
+class Names(Protocol):
+    """What makes names: the server's journal. Most of them nobody asks for."""
+
+    def name(self, headers: Mapping[bytes, bytes] | None, meta: msgspec.Raw | None) -> str:
+        """The id of a request."""
+        ...
+
+    def hash(self, name: str | None) -> str | None:
+        """What stands for a principal or a session."""
+        ...
+
+
 class RequestStarted(msgspec.Struct, eq=False):
     """A request begins to be served. Its `RequestStopped` has this very object, so that a sink can keep what it knows of it by that.
 
     Told in the task that serves it: what a sink puts into a context variable here, the author's functions find there.
 
     Attributes:
-        request: Its id, as in the log and in error texts.
         method: Protocol method.
         component: Tool or prompt that it names; of a resource the URI that was declared, or the template or prefix that it fits; `other`
             for what the server does not know; None where the method names none.
         version: Protocol version.
         transport: `http`, `sse` (of 2024-11-05), or `pipe`.
+        traced: Whether `trace` or `http_trace` may say something; with False both are empty.
     """
 
     name: ClassVar[str] = "request.start"
 
-    request: str
+    _request: str | None
     method: str
     component: str | None
     version: str
     transport: str
+    traced: bool = False
     _rpc_id: str | int | None = None
-    _hash: Callable[[str | None], str | None] | None = None
+    _journal: Names | None = None
     _principal: str | None = None
     _session: Any = None
     _headers: Mapping[bytes, bytes] | None = None
     _meta: msgspec.Raw | None = None
+
+    @property
+    def request(self) -> str:
+        """Its id, as in the log and in error texts."""
+        if self._request is None:
+            self._request = "" if self._journal is None else self._journal.name(self._headers, self._meta)
+        return self._request
 
     @property
     def rpc_id(self) -> str | None:
@@ -121,12 +141,12 @@ class RequestStarted(msgspec.Struct, eq=False):
     @property
     def principal(self) -> str | None:
         """What stands for who asks: a keyed hash, `server.journal.hash(name)`; None for nobody."""
-        return None if self._hash is None or self._principal is None else self._hash(self._principal)
+        return None if self._journal is None or self._principal is None else self._journal.hash(self._principal)
 
     @property
     def session(self) -> str | None:
         """What stands for its session: a keyed hash; None for none."""
-        return None if self._hash is None or self._session is None else self._hash(self._session.id)
+        return None if self._journal is None or self._session is None else self._journal.hash(self._session.id)
 
     @property
     def trace(self) -> dict[str, str]:

@@ -128,12 +128,12 @@ class Spread:
 
 
 class _Cell:
-    """What requests of one kind came to in one way: how many they are, and how long those of their kind took."""
+    """What requests of one kind came to in one way: how many they are, their bytes, and how long those of their kind took."""
 
-    __slots__ = ("count", "spread")
+    __slots__ = ("count", "received", "sent", "spread")
 
     def __init__(self, spread: Spread) -> None:
-        self.count = 0
+        self.count = self.received = self.sent = 0
         self.spread = spread
 
 
@@ -155,11 +155,8 @@ class Tally:
         self._servers: list[tuple[str, Callable[[], Levels]]] = []
         self._numbers: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in METRICS}
         self._spreads: dict[str, dict[tuple[str, ...], Spread]] = {name: {} for name in METRICS}
-        for name in ("received", "sent", "sessions"):
-            self._numbers[name][()] = 0
-        # Those that every request counts in.
-        self._received, self._sent = self._numbers["received"], self._numbers["sent"]
-        self._cells: dict[tuple[str, ...], _Cell] = {}
+        self._numbers["sessions"][()] = 0
+        self._cells: dict[tuple[str | None, ...], _Cell] = {}
         self._steps: dict[type[Any], Callable[[Any], None]] = {
             ServerOpened: self._open,
             ServerClosed: self._close,
@@ -176,26 +173,25 @@ class Tally:
 
     def take(self, event: Event) -> None:
         """See `Sink.take`."""
-        if not isinstance(event, RequestStopped):
+        if type(event) is not RequestStopped:
             if (step := self._steps.get(type(event))) is not None:
                 with self._lock:
                     step(event)
             return
         started, seconds = event.started, event.seconds
         method = started.method
-        key = (method, started.component or "", event.outcome, event.reason or "")
-        received, sent = started.bytes_in, event.bytes_out
+        key = (method, started.component, event.outcome, event.reason)
+        received = started.bytes_in
         with self._lock:
             cell = self._cells.get(key) or self._make_cell(key)
             cell.count += 1
+            cell.sent += event.bytes_out or 0
+            if received is not None:
+                cell.received += received
             if method != _LISTEN:  # which lasts as long as its client likes
                 spread = cell.spread
                 spread.counts[bisect_left(BUCKETS, seconds)] += 1
                 spread.total += seconds
-            if received is not None:
-                self._received[()] += received
-            if sent is not None:
-                self._sent[()] += sent
 
     def samples(self, name: str) -> Iterator[Sample]:
         """All that a metric has come to.
@@ -210,7 +206,9 @@ class Tally:
         with self._lock:
             kept: list[Sample] = [*self._numbers[name].items()]
             if name == "requests":
-                kept += [(labels, cell.count) for labels, cell in self._cells.items()]
+                kept += [(tuple([label or "" for label in labels]), cell.count) for labels, cell in self._cells.items()]
+            elif name in {"received", "sent"}:
+                kept.append(((), sum([getattr(cell, name) for cell in self._cells.values()])))
             for labels, spread in self._spreads[name].items():
                 copy = Spread()
                 copy.counts, copy.total = list(spread.counts), spread.total
@@ -249,12 +247,12 @@ class Tally:
                 del self._servers[number]
                 return
 
-    def _make_cell(self, key: tuple[str, ...]) -> _Cell:
+    def _make_cell(self, key: tuple[str, str | None, str, str | None]) -> _Cell:
         method, component, *rest = key
         spreads = self._spreads["request_duration"]
         if component and (method, component) not in spreads and len(spreads) >= _MOST_COMPONENTS:
             component = OTHER
-        spread = spreads.setdefault((method, component), Spread())
+        spread = spreads.setdefault((method, component or ""), Spread())
         return self._cells.setdefault((method, component, *rest), _Cell(spread))
 
     def _refuse(self, event: RequestRefused) -> None:

@@ -15,7 +15,7 @@ from callboard.core.era import Era, Headers
 from callboard.core.exchange import Exchange
 from callboard.core.outcome import NeedInput, Outcome
 from callboard.errors import Fail, Reason, ToolError
-from callboard.logs import REQUEST
+from callboard.logs import request_id
 from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.context import Context
@@ -447,7 +447,7 @@ class Endpoint:
             task.uncancel()  # the server ends: who still waits learns why
             return Fail(Reason.OVERLOADED, "The server is shutting down.")
         request = context.request
-        return self.server.crash(name_call(context), error, REQUEST.get() or name_request(request.headers, request.envelope.meta))
+        return self.server.crash(name_call(context), error, request_id() or name_request(request.headers, request.envelope.meta))
 
     def _render_crash(self, era: Era, request_id: int | str, fail: Fail) -> tuple[int, bytes]:
         try:

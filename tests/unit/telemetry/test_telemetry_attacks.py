@@ -245,7 +245,7 @@ async def test_a_call_that_is_left_out_has_a_trace_of_its_own_all_the_same() -> 
     @server.tool
     def look() -> str:
         spans = [trace.get_current_span().get_span_context() for _ in range(2)]
-        assert spans[0] is spans[1]
+        assert spans[0] == spans[1]
         assert spans[0].is_valid
         assert not spans[0].trace_flags.sampled
         assert repr(trace.get_current_span()).startswith("LeftOut(SpanContext(")
