@@ -17,7 +17,7 @@ from callboard.server.journal import note_refusal
 from callboard.server.mount import Mount
 from callboard.server.workers import is_imposed
 from callboard.transport.body import read_body
-from callboard.transport.door import Door, MetadataPage
+from callboard.transport.door import Door, MetadataPage, check_old_path, check_pages
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.health import ALIVE, READY, Health, answer_probe, check_paths
 from callboard.transport.inflate import inflate
@@ -105,7 +105,8 @@ class App:
         self.health = Health(endpoint)
         self._probes = check_paths(health, self.path)
         if self._journal.sinks is not None:
-            self._documents |= _check_pages(self._journal.sinks.pages, (self.path, *self._probes, *self._documents))
+            self._documents |= check_pages(self._journal.sinks.pages, (self.path, *self._probes, *self._documents))
+        check_old_path(sse_path, (*self._probes, *self._documents))
         self.signals: SignalHook | None = SignalHook(self.drain) if signals else None
         self._accepts: dict[bytes | None, tuple[bool, bool]] = {}
         self._callers: dict[tuple[str | None, bytes | None, bytes | None], Fail | None] = {}
@@ -571,17 +572,6 @@ def inner_path(scope: Scope) -> str:
     path: str = scope["path"]
     root = scope.get("root_path", "")
     return path[len(root) :] if root and path.startswith(root) else path
-
-
-def _check_pages(pages: dict[str, Any], taken: tuple[str, ...]) -> dict[str, Any]:
-    """The pages of sinks, by path.
-
-    Raises:
-        RegistrationError: There is something else at one of them.
-    """
-    if clash := pages.keys() & set(taken):
-        raise RegistrationError(f"telemetry: {min(clash)!r} is taken, so that nobody would see the page of a sink: give it another path.")
-    return pages
 
 
 def _remember(memory: dict[K, V], key: K, verdict: V) -> V:

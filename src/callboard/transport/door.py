@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any, Protocol
 
 from callboard.auth.guard import Denial
 from callboard.auth.principal import Principal
+from callboard.errors import RegistrationError
 from callboard.transport.stream import Receive, Scope, Send
 
-__all__ = ["Door", "MetadataPage", "Told"]
+__all__ = ["Door", "MetadataPage", "Told", "check_old_path", "check_pages"]
 
 
 class Door(Protocol):
@@ -104,3 +105,34 @@ class MetadataPage:
             headers.append((b"content-length", b"%d" % len(body)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else body})
+
+
+def check_pages(pages: dict[str, Any], taken: Iterable[str]) -> dict[str, Any]:
+    """The pages of sinks, by path.
+
+    Args:
+        pages: Path -> page.
+        taken: Where something else is.
+
+    Raises:
+        RegistrationError: There is something else at one of them.
+    """
+    if clash := pages.keys() & set(taken):
+        raise RegistrationError(f"telemetry: {min(clash)!r} is taken, so that nobody would see the page of a sink: give it another path.")
+    return pages
+
+
+def check_old_path(sse_path: str | None, taken: Iterable[str]) -> None:
+    """See that HTTP+SSE has a path to itself, with all that is under it.
+
+    Args:
+        sse_path: The path; None for none.
+        taken: Where probes and pages are, which are answered first.
+
+    Raises:
+        RegistrationError: One of them is there.
+    """
+    if sse_path is not None and (clash := [each for each in taken if f"{each}/".startswith(f"{sse_path}/")]):
+        raise RegistrationError(
+            f"sse_path {sse_path!r} needs all that is under it, and {clash[0]!r} is taken, by health= or a page: give each a path of its own."
+        )

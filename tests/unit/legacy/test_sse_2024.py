@@ -35,6 +35,10 @@ def shop() -> Shop:
         ({"sse_path": "/sse?x=1"}, "a path like '/sse'"),
         ({"sse_path": "/mcp"}, "would hide the endpoint"),
         ({"sse_path": "/api", "path": "/api/mcp"}, "would hide the endpoint"),
+        ({"sse_path": "/mcp/"}, "sse_path '/mcp/' would hide the endpoint at '/mcp'"),
+        ({"sse_path": "/healthz"}, "sse_path '/healthz' needs all that is under it, and '/healthz' is taken"),
+        ({"sse_path": "readyz/"}, "sse_path '/readyz' needs all that is under it, and '/readyz' is taken"),
+        ({"sse_path": "/sse", "health": ("/live", "/sse/messages")}, "sse_path '/sse' needs all that is under it, and '/sse/messages' is taken"),
         ({"sse_path": "/sse", "json_only": True}, "json_only=True rules out"),
         ({"sse_path": "/sse", "sessions": "off"}, 'sessions="off" rules out'),
         ({"sse_path": "/sse", "versions": ["2026-07-28"]}, "none of those is served"),
@@ -44,6 +48,28 @@ def shop() -> Shop:
 def test_options_that_can_not_work_are_refused(shop: Shop, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RegistrationError, match=complaint):
         asgi(shop.server, **options)
+
+
+class Page:
+    """A sink with a page."""
+
+    async def page(self, scope: Any, receive: Any, send: Any) -> None:
+        """Nobody asks for it."""
+
+    def __init__(self, path: str) -> None:
+        self.pages = {path: self.page}
+
+    def take(self, event: object) -> None:
+        """Pass it over."""
+
+
+def test_a_page_of_a_sink_is_not_where_streams_are() -> None:
+    server = Server("s", telemetry=Page("/metrics"))
+    with pytest.raises(RegistrationError, match="sse_path '/metrics' needs all that is under it, and '/metrics' is taken"):
+        asgi(server, sse_path="/metrics")
+    for apart in ("/metrics/sse", "/metric", "/healthz/sse"):
+        assert asgi(server, sse_path=apart).sse_path == apart
+    assert asgi(server, sse_path="/healthz", health=None).sse_path == "/healthz"
 
 
 @virtual_time
