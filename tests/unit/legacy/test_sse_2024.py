@@ -38,7 +38,10 @@ def shop() -> Shop:
         ({"sse_path": "/mcp/"}, "sse_path '/mcp/' would hide the endpoint at '/mcp'"),
         ({"sse_path": "/healthz"}, "sse_path '/healthz' needs all that is under it, and '/healthz' is taken"),
         ({"sse_path": "readyz/"}, "sse_path '/readyz' needs all that is under it, and '/readyz' is taken"),
-        ({"sse_path": "/sse", "health": ("/live", "/sse/messages")}, "sse_path '/sse' needs all that is under it, and '/sse/messages' is taken"),
+        (
+            {"sse_path": "/sse", "health": ("/live", "/sse/messages")},
+            "sse_path '/sse' needs all that is under it, and '/sse/messages' is taken",
+        ),
         ({"sse_path": "/sse", "json_only": True}, "json_only=True rules out"),
         ({"sse_path": "/sse", "sessions": "off"}, 'sessions="off" rules out'),
         ({"sse_path": "/sse", "versions": ["2026-07-28"]}, "none of those is served"),
