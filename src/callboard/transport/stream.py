@@ -55,6 +55,8 @@ JSON_HEADERS = [(b"content-type", b"application/json"), *_PRIVATE]
 # Statuses of answers that say when to try again, and of those that may say what else to get.
 _BUSY = frozenset({429, 503})
 _ADVISED = _BUSY | {403}
+# What has no content has no length either (RFC 9110 section 8.6).
+_NO_CONTENT = 204
 # X-Accel-Buffering: HM-12. A proxy that compresses would hold events back, too.
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -443,14 +445,14 @@ async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[by
     """
     if status in _BUSY and all(name != b"retry-after" for name, _ in extra):
         extra = [*extra, _retry_after(1)]
-    if write_whole(send, status, JSON_LINES if body else b"", extra, body):
+    if status != _NO_CONTENT and write_whole(send, status, JSON_LINES if body else b"", extra, body):
         return
     await _send_both(send, status, body, extra)
 
 
 async def _send_both(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
     """Send head and body of a whole response by ASGI."""
-    headers = [*extra, (b"content-length", b"%d" % len(body))]
+    headers = [*extra] if status == _NO_CONTENT else [*extra, (b"content-length", b"%d" % len(body))]
     if body:
         headers += JSON_HEADERS
     await send({"type": "http.response.start", "status": status, "headers": headers})

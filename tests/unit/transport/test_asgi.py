@@ -408,6 +408,7 @@ async def test_a_preflight_is_answered_where_cors_is_on() -> None:
     # SA17, A57
     answer = await preflight(make_app(origins=("https://app.example.com",), cors=True), "https://app.example.com")
     assert (answer.status, answer.body) == (204, b"")
+    assert "content-length" not in answer.headers  # RFC 9110 section 8.6
     assert answer.headers["access-control-allow-origin"] == "https://app.example.com"
     assert answer.headers["access-control-allow-methods"] == "POST, GET, DELETE"
     assert "mcp-param-region" in answer.headers["access-control-allow-headers"]
