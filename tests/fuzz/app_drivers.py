@@ -45,8 +45,9 @@ _FIRST_LINE = re.compile(rb"([A-Z]{3,10}) ?([^\s]*)")
 _HEADER = re.compile(rb"[\t\x20-\x7e]*")
 _NAME = re.compile(rb"[a-z0-9-]+")
 _AGREED = re.compile(rb'"result":\{"protocolVersion":"([\d-]+)"')
+NO_CONTENT: Final = 204
 GONE: Final = 499  # of an answer whose client has hung up
-STATUSES: Final = frozenset({200, 202, 204, 400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 429, 431, GONE, 503})
+STATUSES: Final = frozenset({200, 202, NO_CONTENT, 400, 401, 403, 404, 405, 406, 409, 413, 415, 421, 429, 431, GONE, 503})
 _LEARNT: Final = (
     (b"$STATE", re.compile(rb'"requestState":"([\w.-]+)"')),
     (b"$TASK", re.compile(rb'"taskId":"([\w-]+)"')),
@@ -95,6 +96,7 @@ class _Sent:
 
     Attributes:
         sent: What the application has sent so far.
+        verb: Its HTTP method.
         is_open: Whether it asks for what everybody may see.
         request: Its body as JSON; None where it is none, or nobody reads it.
         task: The application's.
@@ -104,14 +106,14 @@ class _Sent:
 
     def __init__(self, app: App, scope: Any, body: bytes, request: Any, pieces: int, version: str) -> None:
         self.sent: list[Any] = []
-        self.is_open = scope["path"].startswith("/.well-known/") or scope["method"] == "OPTIONS"
-        self.request = request if scope["method"] == "POST" else None
+        self.verb: str = scope["method"]
+        self.is_open = scope["path"].startswith("/.well-known/") or self.verb == "OPTIONS"
+        self.request = request if self.verb == "POST" else None
         self.awaits = (
             isinstance(self.request, dict) and "id" in self.request and "method" in self.request and not scope["path"].startswith("/sse")
         )
         self.cuts: list[_Sent] = []
         self._version = version
-        self._verb = scope["method"]
         self._headers = dict(scope["headers"])
         size = max(1, -(-len(body) // pieces))
         parts = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
@@ -155,10 +157,10 @@ class _Sent:
         session = self._headers.get(b"mcp-session-id")
         if session is None or session != other._headers.get(b"mcp-session-id"):
             return False
-        if self._verb == "GET":
+        if self.verb == "GET":
             track = self._headers.get(b"last-event-id", b"").rpartition(b"-")[0]
             return bool(track) and re.search(rb"(?m)^id: %b-\d+$" % re.escape(track), other.body) is not None
-        return self._verb == "DELETE" or any(_cancels(message, other.request) for message in _flat(self.request))
+        return self.verb == "DELETE" or any(_cancels(message, other.request) for message in _flat(self.request))
 
 
 class _Talk:
@@ -282,14 +284,15 @@ class _Talk:
         assert not self._shut or sent.is_open or head["status"] >= 400, f"it got in without a secret: {sent.request}"
         if challenge := headers.get(b"www-authenticate"):
             assert any(each.scheme == "bearer" for each in parse(challenge.decode("ascii"))), challenge
-        if sent.is_open and head["status"] == 200:
+        if sent.is_open and head["status"] == 200 and sent.verb != "HEAD":
             assert isinstance(read_message(body), dict), body
             return
         if headers.get(b"content-type") == b"text/event-stream":
             texts = [event.data for event in read_stream(body).events if event.data and event.event == "message"]
         else:
             texts = [body] if body else []
-            assert not whole or int(headers[b"content-length"]) == len(body), headers
+            length = None if head["status"] == NO_CONTENT else b"%d" % len(body)  # RFC 9110 section 8.6
+            assert not whole or sent.verb == "HEAD" or headers.get(b"content-length") == length, headers
         messages = [message for text in texts for message in _flat(read_message(text))]
         for message in messages:
             check_message(message)
