@@ -10,7 +10,7 @@ from callboard.client.answer import without_nulls
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import RawNotification, encode
 
-__all__ = ["ACKNOWLEDGED", "CHANGES", "FLAGS", "Change", "grant", "is_wanted", "list_of", "note_of", "read_change", "restate"]
+__all__ = ["ACKNOWLEDGED", "CHANGES", "FLAGS", "Change", "grant", "is_wanted", "list_of", "missed", "note_of", "read_change", "restate"]
 
 Change: TypeAlias = (
     v.ToolListChangedNotification | v.PromptListChangedNotification | v.ResourceListChangedNotification | v.ResourceUpdatedNotification
@@ -56,11 +56,15 @@ def note_of(method: str, params: Any) -> RawNotification:
     return RawNotification(method, msgspec.Raw(encode(params)))
 
 
-def restate(granted: v.SubscriptionFilter) -> list[Change]:
-    """All that may have changed while a stream was broken: what is missed is not told again (SB-10)."""
+def missed(granted: v.SubscriptionFilter) -> list[RawNotification]:
+    """What may have happened while a stream was broken: it is not told again (SB-10)."""
     notes = [note_of(method, {}) for flag, method in FLAGS.items() if getattr(granted, flag)]
-    notes += [note_of(_UPDATED, {"uri": uri}) for uri in granted.resource_subscriptions or ()]
-    return [read_change(note) for note in notes]
+    return notes + [note_of(_UPDATED, {"uri": uri}) for uri in granted.resource_subscriptions or ()]
+
+
+def restate(granted: v.SubscriptionFilter) -> list[Change]:
+    """The same, as changes."""
+    return [read_change(note) for note in missed(granted)]
 
 
 def list_of(change: Change) -> str | None:

@@ -6,7 +6,7 @@
 | a resource | URIs stay as they are: the server that lists it, whose template fits, or whichever has it |
 | a listing | all servers, in the order of the configuration; the first that has a URI counts |
 | a task | the server that made it |
-| changes | all servers; where one stream breaks or ends, all are opened anew |
+| changes | all servers; where one stream breaks or ends, all are opened anew, but one that ended soon or has none, alone and after a rest |
 
 A server that fails does not take the others with it: listings leave it out, its names give its error, and it is tried again after a while.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -23,16 +24,16 @@ import msgspec
 from msgspec import UNSET
 
 from callboard.client.answer import read, read_complete
-from callboard.client.changes import ACKNOWLEDGED, FLAGS, note_of
+from callboard.client.changes import ACKNOWLEDGED, FLAGS, missed, note_of
 from callboard.client.config import Config, ServerSpec
 from callboard.client.connection import OnNote
 from callboard.client.errors import ClientError, ConnectionFailed, InvalidRequest, Origin, ServerError
 from callboard.client.listing import Items
-from callboard.client.member import Member
+from callboard.client.member import MOST_COOLDOWN, Member
 from callboard.client.peer import Answer, Peer
 from callboard.client.requests import OnProgress, Patience
 from callboard.client.result import ToolResult
-from callboard.client.subscription import SHORT
+from callboard.client.subscription import FIRST_DELAY, SHORT, is_passing
 from callboard.core.uri import UriTemplate, UriTemplateError
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.jsonrpc import RawNotification, encode
@@ -445,19 +446,18 @@ class _Choir:
         self._on_note = on_note
         self._granted: dict[str, v.SubscriptionFilter | None] = {}
         self._early: list[RawNotification] = []
+        self._heard = len(shares)
         self._open = False
         self._telling = asyncio.Lock()
 
     async def listen(self, origin: Origin) -> None:
-        """Listen until all have ended, or one that had been heard for a while.
+        """Listen until nobody is heard any more, or one has ended that had been heard for a while.
 
         Raises:
             ClientError: None has begun; or one broke after that.
         """
         waiting = {asyncio.create_task(self._one(share), name=f"callboard client hears {share.member.name}") for share in self._shares}
         failure: BaseException = ConnectionFailed("no server tells of changes", origin)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -466,8 +466,8 @@ class _Choir:
                     if error is not None and (self._open or not isinstance(error, ClientError)):
                         raise error
                     failure = error or failure
-                    if self._open and loop.time() - began > SHORT:
-                        return  # who listens opens all anew, this one, too
+                if self._open and not all(task.exception() for task in done):
+                    return  # who listens opens all anew, these, too
             if not self._open:
                 raise failure
         finally:
@@ -477,10 +477,37 @@ class _Choir:
                 await asyncio.wait(waiting)
 
     async def _one(self, share: _Share) -> None:
+        """Hear one server, and anew after a rest where it ends its stream soon, or gives none: it may be replaced just now.
+
+        The others are heard meanwhile. The rests get longer, so that nobody hammers at a server that ends each stream at once.
+
+        Raises:
+            ClientError: Its stream broke; or it has none, and nobody else is heard.
+        """
+        loop, rest = asyncio.get_running_loop(), FIRST_DELAY
+        while True:
+            began, error = await self._hear(share)
+            self._heard -= 1
+            if error is None:
+                if not self._heard or (self._open and began is not None and loop.time() - began > SHORT):
+                    return
+            elif not self._heard or (began is not None if self._open else not is_passing(error)):
+                raise error
+            logger.info("Server %r: its stream of changes is opened anew", share.member.name)
+            await asyncio.sleep(rest * random.uniform(0.5, 1.5))  # noqa: S311 - so that clients do not come all at once
+            rest = min(2 * rest, MOST_COOLDOWN)
+            self._heard += 1
+
+    async def _hear(self, share: _Share) -> tuple[float | None, ClientError | None]:
+        """Hear one stream to its end: when the server began to tell, and what broke it."""
+        began: float | None = None
+
         async def take(note: RawNotification) -> None:
+            nonlocal began
             if note.method == ACKNOWLEDGED:
                 origin = Origin(share.peer.target, "subscriptions/listen")
                 granted: Any = read(v.SubscriptionsAcknowledgedNotificationParams, msgspec.Raw(note.params or b"{}"), origin)
+                began = asyncio.get_running_loop().time()
                 await self._settle(share.member, granted.notifications)
             elif self._open:
                 await self._on_note(note)
@@ -489,21 +516,27 @@ class _Choir:
             else:
                 raise ClientError("too many changes before all servers have begun to tell of them", Origin(share.peer.target, note.method))
 
+        failure: ClientError | None = None
         try:
             await share.peer.hear(share.wanted, take)
         except ClientError as error:
-            if not self._open:
+            if share.member.name not in self._granted:
                 logger.warning("Server %r tells of no changes: %s", share.member.name, error)
-            await self._settle(share.member, None)
-            raise
+            failure = error
         await self._settle(share.member, None)
+        return began, failure
 
     async def _settle(self, member: Member, granted: v.SubscriptionFilter | None) -> None:
-        """One more server has said what it tells; when all have, it is told on (SB-03)."""
+        """One more server has said what it tells; when all have, it is told on (SB-03). Who says it later has been missed (SB-10)."""
         async with self._telling:
-            self._granted.setdefault(member.name, granted)
+            if granted is not None or member.name not in self._granted:
+                self._granted[member.name] = granted
+            if self._open:
+                for note in missed(granted) if granted is not None else ():
+                    await self._on_note(note)
+                return
             told = [each for each in self._granted.values() if each is not None]
-            if self._open or len(self._granted) < len(self._shares) or not told:
+            if len(self._granted) < len(self._shares) or not told:
                 return
             uris = [uri for each in told for uri in each.resource_subscriptions or ()]
             merged = v.SubscriptionFilter(

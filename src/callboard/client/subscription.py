@@ -184,9 +184,7 @@ class Subscription:
             lasted = self._acknowledged is not None and now - self._acknowledged > SHORT
             self._brief = BRIEF if lasted else self._brief - 1
             return self._brief >= 0
-        if isinstance(error, ServerError):
-            return error.status in _BUSY
-        return isinstance(error, ConnectionFailed | RequestTimeout) or (isinstance(error, HttpError) and error.status in _PASSING)
+        return is_passing(error)
 
     async def _take(self, note: RawNotification) -> None:
         try:
@@ -217,6 +215,13 @@ class Subscription:
         self._acknowledged = asyncio.get_running_loop().time()
         if missing:
             logger.warning("%s does not send all that was asked: no %s", self.origin.target, ", ".join(missing))
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a server that gave no stream, or whose stream broke so, may be back."""
+    if isinstance(error, ServerError):
+        return error.status in _BUSY
+    return isinstance(error, ConnectionFailed | RequestTimeout) or (isinstance(error, HttpError) and error.status in _PASSING)
 
 
 class _Ended(Exception):  # noqa: N818

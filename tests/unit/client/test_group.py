@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -14,13 +14,14 @@ from virtual_time import virtual_time
 
 from callboard import Client, Server, types
 from callboard.client.config import ConfigError, ServerSpec, find, parse
-from callboard.client.errors import ClientError, ConnectionFailed, InvalidRequest, RequestCancelled, ServerError
+from callboard.client.errors import ClientError, ConnectionFailed, InvalidRequest, Origin, RequestCancelled, ServerError
 from callboard.client.group import Group, form
 from callboard.client.inputs import Inputs
 from callboard.client.member import FIRST_COOLDOWN, MOST_COOLDOWN
 from callboard.client.negotiate import check_versions
 from callboard.client.opening import Hello
 from callboard.client.peer import Peer
+from callboard.client.subscription import Subscription
 from callboard.client.target import connect_to
 from callboard.client.tasks import EXTENSION
 from callboard.tasks import MemoryTasks
@@ -389,6 +390,89 @@ async def test_a_stream_that_ends_is_opened_anew_with_the_others(monkeypatch: py
         change = await asyncio.wait_for(anext(changes), 20)
         assert isinstance(change, types.ToolListChangedNotification), "what was missed is told of as changed"
         assert sorted(heard) == ["maps", "maps", "weather", "weather"]
+
+
+class Reloads:
+    """Ends streams as servers do that are reloaded, and counts them.
+
+    Args:
+        lives: Server -> seconds that each of its streams lasts, the first one first; -1 for none, as the server is away just then. Then they stay.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **lives: list[float]) -> None:
+        self.heard: list[str] = []
+        hear = Peer.hear
+
+        async def hear_for_a_while(peer: Peer, wanted: Any, on_note: Any) -> None:
+            self.heard.append(peer.target)
+            life = lives[peer.target].pop(0) if lives.get(peer.target) else None
+            if life == -1:
+                raise ConnectionFailed("it is away", Origin(peer.target))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(life):
+                    await hear(peer, wanted, on_note)
+
+        monkeypatch.setattr(Peer, "hear", hear_for_a_while)
+
+
+def add_more(server: Server) -> None:
+    @server.tool(name="more")
+    def more() -> str:
+        return ""
+
+
+async def drain(changes: Subscription) -> int:
+    """How many changes have been told, and are told within ten minutes."""
+    count = 0
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(600):
+                await anext(changes)
+            count += 1
+    return count
+
+
+@virtual_time
+@pytest.mark.parametrize("lives", [[10, 1, 1], [10, -1, -1, -1], [10, 1, -1, 2, -1], [1, 1], [-1, 1]])
+async def test_a_server_that_is_reloaded_twice_in_a_row_is_heard_again(monkeypatch: pytest.MonkeyPatch, lives: list[float]) -> None:
+    # SB-09, SB-10
+    charts, opened, all_anew = maps(), len(lives) + 1, lives[0] == 10
+    reloads = Reloads(monkeypatch, maps=lives)
+    async with grouped({"weather": weather(), "maps": charts}) as (client, _), client.listen(tools=True) as changes:
+        assert await drain(changes) > 0, "what was missed is told of as changed"
+        assert reloads.heard.count("maps") == opened
+        assert reloads.heard.count("weather") == (2 if all_anew else 1), "who stays is not asked again because of it"
+        add_more(charts)
+        assert isinstance(await asyncio.wait_for(anext(changes), 10), types.ToolListChangedNotification)
+
+
+@virtual_time
+@pytest.mark.parametrize("life", [0.001, -1])
+async def test_a_server_that_gives_no_lasting_stream_is_asked_ever_more_rarely(monkeypatch: pytest.MonkeyPatch, life: float) -> None:
+    # CA-08: and nobody else is lost because of it
+    steady = weather()
+    reloads = Reloads(monkeypatch, maps=[life] * 1000)
+    async with grouped({"weather": steady, "maps": maps()}) as (client, _), client.listen(tools=True) as changes:
+        await asyncio.sleep(3600)
+        assert 60 < reloads.heard.count("maps") < 100, "once in a minute, in the end"
+        assert reloads.heard.count("weather") == 1
+        while changes._waiting:
+            await anext(changes)
+        add_more(steady)
+        assert isinstance(await asyncio.wait_for(anext(changes), 1), types.ToolListChangedNotification)
+
+
+@virtual_time
+@pytest.mark.parametrize("life", [0.001, -1])
+async def test_where_no_server_gives_a_lasting_stream_listening_ends(monkeypatch: pytest.MonkeyPatch, life: float) -> None:
+    # CA-08: as with one server
+    reloads = Reloads(monkeypatch, maps=[10] + [life] * 1000, weather=[10] + [life] * 1000)
+    async with grouped({"weather": weather(), "maps": maps()}) as (client, _), client.listen(tools=True) as changes:
+        with suppress(ConnectionFailed, StopAsyncIteration):
+            async with asyncio.timeout(600):
+                while True:
+                    await anext(changes)
+    assert len(reloads.heard) < 100
 
 
 async def test_a_target_that_is_a_configuration(tmp_path: Any) -> None:
