@@ -278,6 +278,7 @@ async def test_a_server_that_is_killed_ends_the_call(version: str, tmp_path: Pat
                 outcome = await ends(asyncio.wait_for(call, None), 1, "a call of a dead server")
                 assert isinstance(outcome.error, ConnectionFailed)
                 assert outcome.error.method == "tools/call"
+            await asyncio.to_thread(server.wait, 10)  # until then its socket may still take a connection
             refused = await ends(client.call_tool("echo", {"text": "x"}), 1)
             assert isinstance(refused.error, ConnectionFailed)
             assert "is the server running" in str(refused.error)

@@ -204,7 +204,7 @@ async def test_sentinels_name_the_master_and_the_next_one() -> None:
         async with opened(url) as store:
             version = await store.kv.put("k", b"before")
             assert version is not None
-            assert b"1" in await asyncio.to_thread(first.cli, "WAIT", "1", "1000")
+            await until(lambda: b"before" in second.cli("GET", store.key("kv", "k")))
             assert b"OK" in await asyncio.to_thread(second.cli, "REPLICAOF", "NO", "ONE")
             await monitor(sentinel, second)
             assert b"OK" in await asyncio.to_thread(first.cli, "REPLICAOF", "127.0.0.1", str(second.port))
