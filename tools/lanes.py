@@ -3,6 +3,9 @@
 To import and collect costs seconds; a process of its own for each file keeps files apart all the same: what one of them leaves behind
 (threads, caches, registered types) no other sees, and one that hangs or dies takes no other with it. The reports go to the process that
 collected, whose one summary speaks of all.
+
+A few tests that fail are run once more, alone, when all else is over: much here waits for real clocks, on machines that others use as well.
+What passes then is told of as unsteady, with how it failed: it is to be mended, and holds up no change of something else.
 """
 
 import atexit
@@ -24,6 +27,7 @@ from _pytest.capture import CaptureManager
 from _pytest.terminal import TerminalReporter
 
 CHUNK: Final = 1 << 16
+FEW: Final = 5  # tests that may fail by chance; where more do, it is none
 
 
 class Lanes:
@@ -39,6 +43,8 @@ class Lanes:
         self._count = count
         self._order = {name: number for number, name in enumerate(first)}
         self._alone = alone
+        self._failed: dict[pytest.Item, pytest.TestReport] = {}
+        self._unsteady: list[pytest.TestReport] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -49,6 +55,7 @@ class Lanes:
         alone = {item for item in session.items if self._alone(item)}
         self._run(session, self._files(item for item in session.items if item not in alone), self._count)
         self._run(session, self._files(item for item in session.items if item in alone), 1)
+        self._run_again(session)
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         return True
@@ -66,7 +73,7 @@ class Lanes:
         try:
             while waiting or running.get_map():
                 while waiting and len(running.get_map()) < count and not session.shouldfail:
-                    child = Child(session, waiting.popleft())
+                    child = Child(session, waiting.popleft(), None if session.config.option.maxfail else self._failed)
                     running.register(child.pipe, selectors.EVENT_READ, child)
                 if session.shouldfail:
                     return
@@ -79,6 +86,25 @@ class Lanes:
                 key.data.kill()
             running.close()
 
+    def _run_again(self, session: pytest.Session) -> None:
+        if len(self._failed) > FEW:
+            for report in self._failed.values():
+                session.config.hook.pytest_runtest_logreport(report=report)
+            return
+        for item, report in self._failed.items():
+            child = Child(session, [item])
+            while child.hear():
+                pass
+            child.end()
+            if not child.failed:
+                self._unsteady.append(report)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        """Tell of what failed only once."""
+        for report in self._unsteady:
+            terminalreporter.section(f"UNSTEADY: {report.nodeid} failed, then passed alone", sep="!")
+            terminalreporter.line(report.longreprtext)
+
 
 class Child:
     """A process that runs one file.
@@ -86,12 +112,15 @@ class Child:
     Args:
         session: What collected it.
         items: Its tests.
+        held: Where tests that fail go in place of being told of; None where they are told of.
 
     Attributes:
         pipe: What it tells comes here.
+        failed: Whether a test has failed and was told of.
     """
 
-    def __init__(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+    def __init__(self, session: pytest.Session, items: list[pytest.Item], held: dict[pytest.Item, pytest.TestReport] | None = None) -> None:
+        self._held, self.failed = held, False
         self.pipe, writing = os.pipe()
         self._config, self._items, self._now = session.config, items, items[0]
         self._left, self._is_over = b"", False
@@ -123,7 +152,11 @@ class Child:
         if "began" in told:
             self._now = self._items[told["began"]]
         elif "report" in told:
-            self._tell(self._config.hook.pytest_report_from_serializable(config=self._config, data=told["report"]))
+            report = self._config.hook.pytest_report_from_serializable(config=self._config, data=told["report"])
+            if report.failed and self._held is not None:
+                self._held.setdefault(self._now, report)
+            else:
+                self._tell(report)
         elif told["over"]:
             self._fail(f"after the last test of {self._now.path.name}:\n{told['over']}")
         self._is_over = self._is_over or "over" in told
@@ -139,6 +172,7 @@ class Child:
         self._tell(pytest.TestReport(self._now.nodeid, self._now.location, {}, "failed", why, "call"))
 
     def _tell(self, report: pytest.TestReport) -> None:
+        self.failed = self.failed or report.failed
         self._config.hook.pytest_runtest_logreport(report=report)
 
 
