@@ -313,6 +313,31 @@ def test_a_taken_port_is_one_sentence(callboard: Callboard) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("raised", "options", "code", "said"),
+    [
+        ("RegistrationError('no such table')", [], 2, "no such table"),
+        ("RuntimeError('no database')", [], 1, "no database"),
+        (None, ["--store", "redis://:s3cret@127.0.0.1:1/0"], 1, "The store redis://127.0.0.1:1/0 can't be reached"),
+    ],
+)
+def test_what_fails_at_the_start_is_said_once(tmp_path: Path, raised: str | None, options: list[str], code: int, said: str) -> None:
+    """HH-12: not once more by the HTTP server, whose exit code would be another, too."""
+    (tmp_path / "prog.py").write_text(
+        "from contextlib import asynccontextmanager\nfrom callboard import RegistrationError, Server\n"
+        f"@asynccontextmanager\nasync def lifespan(_):\n    if {raised is not None}:\n        raise {raised}\n    yield\n"
+        "server = Server('s', lifespan=lifespan)\n"
+    )
+    words = [*CALLBOARD, "run", "prog.py", "--port", "0", *options]
+    ran = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert (ran.returncode, ran.stdout) == (code, ""), ran.stderr
+    (line,) = [line for line in ran.stderr.splitlines() if " ERROR " in line]
+    assert f"The server's lifespan failed: {said}" in line
+    assert ("Traceback" in ran.stderr) is (raised is not None and "Runtime" in raised)
+    assert "startup failed" not in ran.stderr
+    assert "s3cret" not in ran.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--reload"]])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_is_told_to_stop_stops_well(folder: Path, tmp_path: Path, number: signal.Signals, options: list[str]) -> None:

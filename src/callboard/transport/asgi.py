@@ -30,7 +30,7 @@ from callboard.transport.stream import Pulse, Receive, Scope, Send, Stream, send
 from callboard.wire.jsonrpc import Batch, Malformed, Message, RawNotification, RawRequest, RawResponse, RequestId, decode
 from callboard.wire.versions import LATEST
 
-__all__ = ["LINGER_BYTES", "App", "inner_path"]
+__all__ = ["LINGER_BYTES", "App", "inner_path", "report_lifespan"]
 
 _log = logging.getLogger("callboard")
 # Distinct callers and Accept headers whose verdict is remembered; a client that makes up new ones costs no more than these.
@@ -518,8 +518,7 @@ class App:
             try:
                 await (self.endpoint.open() if starts else self.aclose())
             except Exception as error:  # noqa: BLE001 - user code; the ASGI server is told
-                says_all = isinstance(error, RegistrationError | StoreError)  # what is to be done, which no traceback adds to
-                _log.error("The server's lifespan failed: %s", error, exc_info=not says_all)
+                report_lifespan(error)
                 await send({"type": f"{kind}.failed", "message": f"{type(error).__name__}: {error}"})
                 return
             if self.signals is not None:
@@ -565,6 +564,12 @@ class App:
         note_refusal(self._journal, None, fail, headers=())
         status, answer = render_fail(request_id, fail)
         await send_answer(send, status, answer, [*extra, *wait_headers(fail)])
+
+
+def report_lifespan(error: Exception) -> None:
+    """Log that a server's lifespan failed."""
+    says_all = isinstance(error, RegistrationError | StoreError)  # what is to be done, which no traceback adds to
+    _log.error("The server's lifespan failed: %s", error, exc_info=None if says_all else error)
 
 
 def inner_path(scope: Scope) -> str:

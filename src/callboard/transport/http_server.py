@@ -14,11 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from callboard.core.modern import render_fail
-from callboard.errors import Fail, Reason
+from callboard.errors import Fail, Reason, RegistrationError
 from callboard.logs import is_configured
 from callboard.server.limits import Limits
 from callboard.transport.access_log import log_access
-from callboard.transport.asgi import App
+from callboard.transport.asgi import App, report_lifespan
 from callboard.transport.duty import Duty
 from callboard.transport.http_protocol import answer_at_once, make_protocol
 from callboard.transport.slow_clients import Sweep
@@ -182,7 +182,7 @@ def serve_with(app: App, settings: Settings) -> None:
         settings: How.
 
     Raises:
-        SystemExit: It could not begin; the log says why.
+        SystemExit: It could not begin; the log says why, once.
     """
     import uvicorn
 
@@ -203,6 +203,7 @@ def serve_with(app: App, settings: Settings) -> None:
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await duty.begin(cast("Any", self))
+            await open_or_leave(app)
             await super().startup(sockets)
             duty.started()
             if protocol is not None:
@@ -231,6 +232,22 @@ def serve_with(app: App, settings: Settings) -> None:
         server.run(settings.sockets)
     finally:
         duty.over()
+
+
+async def open_or_leave(app: App) -> None:
+    """Enter the lifespan before uvicorn has it entered, which would say all over again why it failed, and end with 3.
+
+    Args:
+        app: The application.
+
+    Raises:
+        SystemExit: It failed; the log says why.
+    """
+    try:
+        await app.endpoint.open()
+    except Exception as error:  # noqa: BLE001 - user code
+        report_lifespan(error)
+        raise SystemExit(2 if isinstance(error, RegistrationError) else 1) from None
 
 
 def tell_address(settings: Settings, listening: socket.socket, path: str) -> str:
