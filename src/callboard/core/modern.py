@@ -235,7 +235,7 @@ def _trimmed(headers: Headers, name: bytes) -> bytes:
 def unreadable(where: str, error: Exception) -> Fail:
     """What msgspec expected where; its texts about enums and tags repeat the client's value, which must not be echoed."""
     expected, at, path = str(error).partition(" - at ")
-    if not expected.startswith(("Expected", "Object missing")):
+    if not expected.startswith(("Expected", "Object missing", "Number out of range")):
         expected = "not one of the allowed values" if at else "not valid"
     return Fail(Reason.INVALID_PARAMS, f"{where}: {expected}{at}{path}.")
 

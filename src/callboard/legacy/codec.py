@@ -311,6 +311,9 @@ def read_initialize(params: Raw | None, served: tuple[str, ...]) -> Opening | Fa
     given = _read(_Initialize, params)
     if isinstance(given, Fail):
         return given
+    # What nobody here knows is read, too, since the server's functions get all of it: a number that no float holds must not stop those.
+    if isinstance(whole := _read(dict[str, Any], params), Fail):
+        return whole
     info: Implementation | None = None
     if given.client_info is not None:
         # MT-06: nothing depends on it, so a client is not turned away because of a missing version or a null.

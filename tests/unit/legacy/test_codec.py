@@ -344,6 +344,16 @@ def test_an_opening_of_the_wrong_types_is_refused(vector: dict[str, Any]) -> Non
     assert (fail.reason, fail.text) == (Reason.INVALID_PARAMS, vector["fails"])
 
 
+@pytest.mark.parametrize("value", ["1e3008", "[[-1e400]]", '{"a":{"b":1e999}}'])
+@pytest.mark.parametrize("place", ['"more":%s', '"capabilities":{"more":%s}', '"clientInfo":{"name":"t","version":"1","more":%s}'])
+def test_an_opening_with_a_number_that_nobody_can_read_is_refused(place: str, value: str) -> None:
+    # SA06: the server's functions get all that a client said
+    fail = read_initialize(Raw(b"{%s}" % (place % value).encode()), LEGACY)
+    assert isinstance(fail, Fail)
+    assert fail.reason is Reason.INVALID_PARAMS
+    assert "out of range" in fail.text
+
+
 @pytest.mark.parametrize("requested", ["2025-11-25", "2026-07-28", "2024-11-05", "", None, 5, ["2025-06-18"], {}])
 def test_the_counter_offer_is_the_newest_that_is_served(requested: object) -> None:
     # VN-20, VN-10
