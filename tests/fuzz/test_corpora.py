@@ -17,9 +17,11 @@ from callboard.auth import claims
 from callboard.auth.guard import Guard
 from callboard.auth.jwt import JWT
 from callboard.core import exchange, headers, seal, sse, uri
+from callboard.legacy.actor import Actor
 from callboard.legacy.home import Home
 from callboard.transport import pipe, security, stream
 from callboard.wire import jsonrpc
+from callboard.wire.jsonrpc import RequestId
 
 
 @pytest.mark.parametrize("name", DRIVERS)
@@ -68,6 +70,11 @@ def never_answer(*_: Any) -> None:
     """As if an answer was forgotten."""
 
 
+def cancel_all(actor: Actor, request_id: RequestId, cancel: Any = Actor.cancel) -> None:
+    for each in list(actor.machine.calls):
+        cancel(actor, each)
+
+
 PLANTED: list[tuple[str, Any, str, Any]] = [
     ("decode", core_drivers, "decode", partial(jsonrpc.decode, max_depth=10**6)),
     ("decode", jsonrpc, "_find_repeated", lambda body, envelope: None),
@@ -90,6 +97,7 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("modern", exchange.Exchange, "finish", never_answer),
     ("modern", stream.Stream, "leave", never_answer),
     ("legacy", Home, "forget", keep_sessions),
+    ("legacy", Actor, "cancel", cancel_all),
     ("guarded", Guard, "admit", let_in),
     ("stdio", pipe.Lines, "feed", lambda reader, data: data.splitlines()),
     ("stdio", jsonrpc, "_diagnose_unreadable", fail),
