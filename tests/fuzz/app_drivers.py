@@ -108,7 +108,7 @@ class _Sent:
         self.sent: list[Any] = []
         self.verb: str = scope["method"]
         self.is_open = scope["path"].startswith("/.well-known/") or self.verb == "OPTIONS"
-        self.request = request if self.verb == "POST" else None
+        self.request: Any = request if self.verb == "POST" else None
         self.awaits = (
             isinstance(self.request, dict) and "id" in self.request and "method" in self.request and not scope["path"].startswith("/sse")
         )
