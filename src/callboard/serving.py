@@ -30,6 +30,7 @@ from callboard.logs import configure
 from callboard.server.limits import Limits, refuse_moved
 from callboard.stores.base import Store
 from callboard.supervisor import supervise
+from callboard.telemetry.prometheus import Prometheus
 from callboard.transport.asgi import App
 from callboard.transport.http_server import GRACE, LOG_LEVELS, Settings, serve_with
 from callboard.transport.listening import CannotListenError, bind_path, bind_port
@@ -176,6 +177,8 @@ def run_app(app: App, plan: Plan, link: WorkerLink | None, spell: Callable[[str]
         raise RegistrationError(complaint)
     settings = plan.settings
     if link is not None:
+        if link.speaks:
+            warn_of_workers(app, plan)
         link.tell(LOADED)
         serve_with(app, settings._replace(sockets=link.sockets, place=plan.uds, link=link))
         return
@@ -197,16 +200,32 @@ def refuse_lonely_workers(app: App, plan: Plan, spell: Callable[[str], str]) -> 
     if (plan.workers or 1) < 2 or server.store.shared:
         return None
     if older is None or older.facts().get("sessions") == "off":
-        _log.warning(
-            "%d workers share no store: a change that one announces is not heard by listeners of the others, and limits count in each.",
-            plan.workers,
-        )
         return None
     text = (
         f"{spell('workers')} {plan.workers} needs a store that all workers share, since a session of one is unknown to the others: give "
         f"{spell('store')} redis://HOST:PORT/0, or turn sessions off with callboard.asgi(server, sessions='off')."
     )
     return text.replace("= ", "=")  # as each is written: --workers 2, workers=2
+
+
+def warn_of_workers(app: App, plan: Plan) -> None:
+    """Say what several workers that can serve an application don't do as one would."""
+    server = app.endpoint.server
+    if (plan.workers or 1) < 2:
+        return
+    if not server.store.shared:
+        _log.warning(
+            "%d workers share no store: a change that one announces is not heard by listeners of the others, and limits count in each.",
+            plan.workers,
+        )
+    pages = {} if server.journal.sinks is None else server.journal.sinks.pages
+    if paths := [path for path, page in pages.items() if isinstance(getattr(page, "__self__", None), Prometheus)]:
+        _log.warning(
+            "Prometheus(path=%r) shows the numbers of one of %d workers, now this one's, now that one's: say Prometheus(port=9464), which "
+            "gives each worker a port of its own, and scrape them all.",
+            paths[0],
+            plan.workers,
+        )
 
 
 def run(

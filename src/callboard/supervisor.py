@@ -8,7 +8,8 @@ Workers are programs started anew, not forks: a reload serves the new code, and 
 This process loads nothing of the program, so it lives when the program can't.
 
 Rules:
-    1. The first worker is alone until it has loaded the program: what is wrong with it is said once. Its refusal is the supervisor's.
+    1. The first worker is alone until it has loaded the program: what is wrong with it is said once, and what is doubtful by this one, and by the
+       first of a reload. Its refusal is the supervisor's.
     2. While none has ever been ready, a few tries are made, then it ends with 1. Afterwards it never gives up: who dies is replaced, at
        once if it lived for long, else later and later, up to half a minute.
     3. A reload (SIGHUP) starts one worker, waits until it is ready, and retires one; then the next. A worker that does not get ready ends
@@ -82,11 +83,11 @@ class Worker:
         left: Set when it has ended, takes nothing more, or has been replaced.
     """
 
-    def __init__(self, command: Sequence[str], sockets: Sequence[socket.socket]) -> None:
+    def __init__(self, command: Sequence[str], sockets: Sequence[socket.socket], *, speaks: bool) -> None:
         self._line, theirs = socket.socketpair()
         self._line.setblocking(False)
         numbers = [each.fileno() for each in sockets]
-        environment = {**os.environ, VARIABLE: describe_link(theirs.fileno(), numbers)}
+        environment = {**os.environ, VARIABLE: describe_link(theirs.fileno(), numbers, speaks=speaks)}
         self.word = ""
         self.heard = self.born = time.monotonic()
         self.was_ready = False
@@ -240,8 +241,8 @@ class Supervisor:
             return OK
         return next((worker.word for worker in workers if worker.word not in {"", LOADED, OK}), "starting")
 
-    def _start(self) -> Worker:
-        worker = Worker(self._command, self._sockets)
+    def _start(self, *, speaks: bool) -> Worker:
+        worker = Worker(self._command, self._sockets, speaks=speaks)
         self._all.add(worker)
         return worker
 
@@ -279,7 +280,7 @@ class Supervisor:
             worker = self._slots[slot]
             if worker is None:
                 try:
-                    worker = self._slots[slot] = self._start()
+                    worker = self._slots[slot] = self._start(speaks=slot == 0 and not self._ever_ready and not self._lives)
                 except OSError as error:
                     _log.error("A worker can't be started: %s.", error.strerror)
                     self._lives.append(0.0)
@@ -333,7 +334,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for slot in range(self._count):
             try:
-                fresh = self._start()
+                fresh = self._start(speaks=slot == 0)
             except OSError as error:
                 _log.error("A worker can't be started (%s): the reload ends here, and those that serve go on.", error.strerror)
                 return

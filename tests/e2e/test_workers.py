@@ -152,6 +152,27 @@ def test_what_can_never_serve_is_said_once(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr.count("needs a store that all workers share")) == (2, 1), ran.stderr
 
 
+@pytest.mark.parametrize("command", [[*RUN, "prog.py:app", "--workers", "2", "--port", "{port}"], [sys.executable, "prog.py", "{port}"]])
+async def test_what_each_worker_would_say_is_said_once(tmp_path: Path, command: list[str]) -> None:
+    """Once more after a reload, by the first of the new ones: their program may be another one."""
+    (tmp_path / "prog.py").write_text(
+        "import sys\nimport callboard\nfrom callboard import Server\nfrom callboard.telemetry import Prometheus\n"
+        "server = Server('s', telemetry=Prometheus(path='/metrics'))\n"
+        "if __name__ == '__main__':\n    callboard.run(server, workers=2, sessions='off', port=int(sys.argv[1]), access_log='text')\n"
+        "app = callboard.asgi(server, sessions='off')\n"
+    )
+    port, log = free_port(), tmp_path / "log"
+    with process([word.format(port=port) for word in command], log, cwd=tmp_path) as started:
+        await until(lambda: log.read_text().count("serves MCP at") == 2, "they don't come up")
+        assert log.read_text().count("Prometheus(path='/metrics') shows the numbers of one of 2 workers") == 1
+        assert log.read_text().count("2 workers share no store") == 1
+        started.send_signal(signal.SIGHUP)
+        await until(lambda: "All 2 workers have been replaced." in log.read_text(), "nobody says that it is done")
+        assert log.read_text().count("Prometheus(path='/metrics') shows the numbers of one of 2 workers") == 2
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(LIMIT) == 0
+
+
 def test_a_program_starts_workers_of_its_own(tmp_path: Path) -> None:
     """`callboard.run(server, workers=1)` starts the program anew, wherever it has gone since, over a Unix socket that is gone afterwards."""
     path = tmp_path / "mcp.sock"

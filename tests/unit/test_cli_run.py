@@ -9,8 +9,9 @@ from click.testing import CliRunner
 import callboard
 from callboard import RegistrationError, Server
 from callboard.cli import main
-from callboard.serving import Plan, refuse_lonely_workers
+from callboard.serving import Plan, refuse_lonely_workers, warn_of_workers
 from callboard.stores.memory import MemoryStore
+from callboard.telemetry import Prometheus
 
 
 @pytest.mark.parametrize(
@@ -78,12 +79,27 @@ def spell(name: str) -> str:
 def test_workers_without_sessions_need_no_store(caplog: pytest.LogCaptureFixture) -> None:
     app = callboard.asgi(Server("s"), sessions="off")
     assert refuse_lonely_workers(app, Plan(workers=4), spell) is None
+    assert not caplog.text
+    warn_of_workers(app, Plan(workers=4))
     assert "4 workers share no store" in caplog.text
 
 
 def test_workers_that_share_a_store_are_fine(caplog: pytest.LogCaptureFixture) -> None:
     app = callboard.asgi(Server("s", store=MemoryStore(shared=True)))
     assert refuse_lonely_workers(app, Plan(workers=4), spell) is None
+    warn_of_workers(app, Plan(workers=4))
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("workers", "warned"), [(None, False), (1, False), (2, True)])
+def test_a_page_of_numbers_is_for_one_worker(workers: int | None, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    for sink in (Prometheus(path="/numbers"), [Prometheus(path="/numbers"), Prometheus()]):
+        caplog.clear()
+        warn_of_workers(callboard.asgi(Server("s", store=MemoryStore(shared=True), telemetry=sink)), Plan(workers=workers))
+        assert [record.getMessage().partition(" shows")[0] for record in caplog.records] == ["Prometheus(path='/numbers')"] * warned
+        assert ("Prometheus(port=" in caplog.text) is warned
+    caplog.clear()
+    warn_of_workers(callboard.asgi(Server("s", store=MemoryStore(shared=True), telemetry=Prometheus(port=0))), Plan(workers=2))
     assert not caplog.text
 
 

@@ -24,14 +24,15 @@ LAST_RESORT = 5.0
 """Seconds beyond the grace until a process that has been told to end does so, whatever it does."""
 
 
-def describe_link(line: int, sockets: Sequence[int]) -> str:
+def describe_link(line: int, sockets: Sequence[int], *, speaks: bool = False) -> str:
     """The value of `VARIABLE`.
 
     Args:
         line: Descriptor of the worker's end of the line.
         sockets: Descriptors of the listening sockets.
+        speaks: Whether it is the one worker that says what all of them would.
     """
-    return f"{os.getpid()}:{line}:{','.join(map(str, sockets))}"
+    return f"{os.getpid()}:{line}:{','.join(map(str, sockets))}:{speaks:d}"
 
 
 class WorkerLink:
@@ -40,14 +41,17 @@ class WorkerLink:
     Args:
         line: Its socket.
         sockets: The listening sockets.
+        speaks: Whether this worker says what all of them would.
 
     Attributes:
         sockets: As given.
+        speaks: As given.
     """
 
-    def __init__(self, line: socket.socket, sockets: list[socket.socket]) -> None:
+    def __init__(self, line: socket.socket, sockets: list[socket.socket], *, speaks: bool) -> None:
         self._line = line
         self.sockets = sockets
+        self.speaks = speaks
         self._grace = 0.0
         self._told: Callable[[str], None] | None = None
         self._lock = threading.Lock()
@@ -67,11 +71,11 @@ class WorkerLink:
         parent, _, descriptors = said.partition(":")
         if parent != str(os.getppid()):
             return None  # it was meant for whoever started us
-        line, _, sockets = descriptors.partition(":")
+        line, sockets, speaks = descriptors.split(":")
         numbers = [int(number) for number in sockets.split(",")]
         for number in (int(line), *numbers):
             os.set_inheritable(number, False)
-        return cls(socket.socket(fileno=int(line)), [socket.socket(fileno=number) for number in numbers])
+        return cls(socket.socket(fileno=int(line)), [socket.socket(fileno=number) for number in numbers], speaks=speaks == "1")
 
     def tell(self, word: str) -> None:
         """Say how this process is; nobody waits until it is heard."""
