@@ -361,12 +361,17 @@ class Supervisor:
             _log.warning("Told to stop again: all workers are killed.")
             for worker in self._all:
                 worker.kill()
+        else:
+            _log.info("Told to stop: %d workers drain, and get %g s for what runs.", len(self._all), self._grace)
         self._stopping.set()
 
     async def _end_all(self) -> None:
-        for worker in self._all:
+        workers, began = list(self._all), time.monotonic()
+        for worker in workers:
             worker.send(signal.SIGTERM)
-        await self._see_off(list(self._all))
+        await self._see_off(workers)
+        if not self._code:  # else what is above is the last word
+            _log.info("All %d workers have ended, after %.1f s.", len(workers), time.monotonic() - began)
 
     async def _see_off(self, workers: list[Worker]) -> None:
         """Wait until some workers have ended, within bounded time."""

@@ -127,6 +127,7 @@ async def test_workers_that_never_come_up(
             assert await scene.running == code
         assert len(scene.born) == births
         assert caplog.text.count("No worker came up") == said
+    assert "have ended" not in caplog.text, "what is wrong is the last word"
 
 
 async def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
@@ -177,6 +178,10 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path, caplog: pytest.LogC
         async with asyncio.timeout(LIMIT):
             assert await scene.running == 0
         assert time.monotonic() - began < 4  # the grace and its patience would be more
+    said = [record.getMessage() for record in caplog.records if record.name == "callboard"]
+    assert said[:2] == ["Told to stop: 2 workers drain, and get 0.1 s for what runs.", "Told to stop again: all workers are killed."]
+    assert said[2].startswith("All 2 workers have ended, after ")
+    assert len(said) == 3
 
 
 async def test_the_end_does_not_wait_for_a_reload(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

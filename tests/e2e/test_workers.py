@@ -171,6 +171,8 @@ async def test_what_each_worker_would_say_is_said_once(tmp_path: Path, command: 
         assert log.read_text().count("Prometheus(path='/metrics') shows the numbers of one of 2 workers") == 2
         started.send_signal(signal.SIGTERM)
         assert started.wait(LIMIT) == 0
+    assert log.read_text().count("Told to stop: 2 workers drain, and get 30 s for what runs.") == 1
+    assert log.read_text().count("All 2 workers have ended, after ") == 1
 
 
 def test_a_program_starts_workers_of_its_own(tmp_path: Path) -> None:
