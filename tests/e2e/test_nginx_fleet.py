@@ -116,7 +116,7 @@ async def test_a_stream_goes_on_elsewhere_when_its_process_ends(fleet: Fleet) ->
         async with visitor.listen(last) as answer:
             said = (event.data async for event in events(answer) if event.data)
             heard = [json.loads(await anext(said))["params"]["data"] for _ in range(2)]
-            assert heard == ["second", "third"]
+            assert sorted(heard) == ["second", "third"]  # said by two processes, perhaps: only what one says is in its order
         assert await visitor.call("tally") == "2"
 
 
