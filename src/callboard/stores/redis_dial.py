@@ -194,17 +194,26 @@ class Dialer:
                 await wire.connect()
                 await wire.send_packed_command([pack(("PING",))], check_health=False)  # while it loads its data it answers nothing else
                 await wire.read_response(disable_decoding=True)
-        except BaseException:
+        except BaseException as error:
             wire.abort()
             self._tls = None  # they may have been replaced
+            if isinstance(error.__cause__, self.failures[0]):  # over a Unix socket redis-py wraps what the Redis said
+                raise error.__cause__ from None
             raise
         return wire
 
     async def _ask_sentinels(self) -> Address:
+        from redis.exceptions import AuthenticationError
+
         reason: Exception = ConnectionError("there is no sentinel")
         for address in self.place.nodes:
             try:
                 found = await self.ask(address, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.place.master, sentinel=True)
+            except AuthenticationError as error:
+                forms = "?sentinel_password=password", "?sentinel_username=user&sentinel_password=password"
+                told = _explain_login(error, self.place.sentinel, *forms)
+                reason = ConnectionError(f"the sentinel {address[0]}:{address[1]}: {told}")
+                continue
             except self.failures as error:
                 reason = error
                 continue
@@ -215,8 +224,14 @@ class Dialer:
 
     def explain(self, error: BaseException) -> str:
         """Why a connection can't be made or was lost, in words and without secrets."""
+        from redis.exceptions import AuthenticationError
+
         if isinstance(error, TimeoutError) and not str(error):
             return f"no answer within {self._timeout:g} s"
+        if isinstance(error, AuthenticationError):
+            scheme, _, where = self.place.shown.partition("://")
+            forms = f"{scheme}://:password@{where}", f"{scheme}://user:password@{where}"
+            return _explain_login(error, self.place.username or self.place.password, *forms)
         return self.place.hide(str(error).rstrip(".") or type(error).__name__)
 
     def is_final(self, error: BaseException) -> bool:
@@ -234,6 +249,22 @@ class Dialer:
     def refuse(self, error: BaseException) -> StoreError:
         """What is raised where the Redis refuses a command."""
         return StoreError(f"The store {self.place.shown} refuses a command: {self.place.hide(str(error))}")
+
+
+def _explain_login(error: BaseException, given: object, plain: str, named: str) -> str:
+    """Why a Redis let nobody in, and the way in. Nothing of its own words, which might repeat what it was given.
+
+    Args:
+        error: What redis-py made of the refusal; of its words only the kind is taken.
+        given: The credentials of the URL; empty where there are none.
+        plain: How a URL says a password.
+        named: The same, with the user that it is of.
+    """
+    if not given:
+        return f"it wants a password (NOAUTH), and the URL has none: write {plain}, or {named}"
+    if "without any password" in str(error):
+        return f"it wants no password of its default user, and the URL has one: leave it out, or write {named}"
+    return f"it refuses the password in the URL, or its user (WRONGPASS): write {plain}, or {named}, with / ? # @ : in them as %2F %3F %23 %40 %3A"
 
 
 class _Abortable:

@@ -60,6 +60,27 @@ async def test_what_a_command_was_given_is_in_no_error(caplog: pytest.LogCapture
     assert "hunter2" not in str(caught.value) + caplog.text
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (b"-WRONGPASS hunter2 is not it", r"refuses the password in the URL, or its user \(WRONGPASS\): write redis://:password@127"),
+        (
+            b"-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+            "wants no password of its default user",
+        ),
+        (b"-NOAUTH Authentication required.", "refuses the password in the URL"),
+    ],
+)
+async def test_who_is_not_let_in_learns_the_way_in_and_no_password(said: bytes, told: str, caplog: pytest.LogCaptureFixture) -> None:
+    # HH-12
+    async with odd_redis(lambda parts: said + b"\r\n" if parts[0] == b"AUTH" else b"+OK\r\n") as url:
+        store = RedisStore(url, timeout=5.0)
+        with caplog.at_level(logging.DEBUG), pytest.raises(StoreError, match=f"{told}.*redis://user:password@127") as caught:
+            await store.open()
+        await store.close()
+    assert "hunter2" not in str(caught.value) + caplog.text
+
+
 ODD = [
     b"*-1\r\n",
     b":7\r\n",
