@@ -9,7 +9,7 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-__all__ = ["Frame", "Pairs", "Reading", "Stream", "host_is_ours", "is_unsafe", "read_header", "read_json", "read_stream"]
+__all__ = ["Frame", "Pairs", "Reading", "Stream", "host_is_ours", "is_unsafe", "read_header", "read_host", "read_json", "read_stream"]
 
 LONG = 300  # digits past which readers differ
 _LINE = re.compile(rb"\r\n|\r|\n")
@@ -171,6 +171,18 @@ def host_is_ours(host: str, *, remote: bool = False) -> bool:
     except ValueError:
         return False
     return remote or address == ipaddress.IPv6Address("::1")  # however it is written
+
+
+def read_host(text: str) -> tuple[object, str] | None:
+    """Name or address, and port, of a host as `Host` and `Origin` have it, equal for all spellings; None for what is none."""
+    found = re.fullmatch(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::([0-9]{1,5}))?", text.lower())
+    if found is None:
+        return None
+    address, name, port = found.groups("")
+    try:
+        return (ipaddress.IPv6Address(address), port) if address else (name.removesuffix("."), port)
+    except ValueError:
+        return None
 
 
 def is_unsafe(text: str) -> bool:
