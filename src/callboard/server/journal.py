@@ -187,11 +187,11 @@ class Note:
         )
         self._token = REQUEST.set(started)
         if sinks is not None:
-            for sink in sinks.beginners:
+            for take in sinks.beginners:
                 try:
-                    sink.take(started)
+                    take(started)
                 except RAISED:
-                    sinks.complain(sink, started)
+                    sinks.complain(take, started)
 
     def end(self, outcome: Outcome | None, status: int, answer: bytes) -> tuple[int, bytes]:
         """The request is over.
@@ -225,11 +225,11 @@ class Note:
                 code, reason = find_code(fail, modern=started.version == LATEST), fail.reason.name
                 error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
             event = RequestStopped(started, word, seconds, code, reason, error_id, why, size)
-            for sink in sinks.enders:
+            for take in sinks.enders:
                 try:
-                    sink.take(event)
+                    take(event)
                 except RAISED:
-                    sinks.complain(sink, event)
+                    sinks.complain(take, event)
         if REQUESTS.isEnabledFor(logging.INFO):
             _note(context, outcome, stopped, size, seconds)
         try:  # noqa: SIM105 - a context manager costs three calls, here for each request

@@ -80,8 +80,8 @@ class Sinks:
         hash_of: Makes what stands for a name, or for a session's id.
 
     Attributes:
-        beginners: Those that are told of each request's beginning.
-        enders: Those that are told of its end.
+        beginners: What takes each request's beginning.
+        enders: What takes its end.
         hash: As given.
         pages: Path -> ASGI application of what sinks show to everybody who reaches the endpoint.
     """
@@ -91,7 +91,7 @@ class Sinks:
     def __init__(self, sinks: list[Sink], hash_of: Callable[[str | None], str | None]) -> None:
         self._sinks = tuple(sinks)
         self.beginners, self.enders = (
-            tuple(sink for sink in sinks if name in getattr(sink, "takes", EVENTS)) for name in ("request.start", "request.stop")
+            tuple(sink.take for sink in sinks if name in getattr(sink, "takes", EVENTS)) for name in ("request.start", "request.stop")
         )
         self.hash = hash_of
         self._failed: set[tuple[int, str]] = set()
@@ -109,10 +109,16 @@ class Sinks:
             try:
                 sink.take(event)
             except RAISED:
-                self.complain(sink, event)
+                self.complain(sink.take, event)
 
-    def complain(self, sink: Sink, event: Event) -> None:
-        """Log that a sink raised, the exception that is being handled: once for each kind of event."""
+    def complain(self, take: Callable[[Event], None], event: Event) -> None:
+        """Log that a sink raised, the exception that is being handled: once for each kind of event.
+
+        Args:
+            take: The sink's.
+            event: What it was told.
+        """
+        sink = getattr(take, "__self__", take)
         if (key := (id(sink), event.name)) not in self._failed:
             self._failed.add(key)
             _log.exception("A telemetry sink, %s, fails with %s; it is told on, and this is not logged again.", _show(sink), event.name)
@@ -280,5 +286,5 @@ def name_http(version: str) -> str:
     return "sse" if version == SSE else "http"
 
 
-def _show(sink: Sink) -> str:
+def _show(sink: object) -> str:
     return type(sink).__name__[:MAX_TEXT]

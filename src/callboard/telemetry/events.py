@@ -170,8 +170,9 @@ class RequestStarted(msgspec.Struct, eq=False):
     @property
     def bytes_in(self) -> int | None:
         """Bytes of the HTTP body, as its header says; None where nothing does."""
-        length = None if self._headers is None else self._headers.get(b"content-length")
-        return int(length) if length is not None and length.isdigit() and len(length) < 12 else None
+        headers = self._headers
+        length = None if headers is None else headers.get(b"content-length")
+        return int(length) if length is not None and len(length) < 12 and length.isdigit() else None
 
     def __repr__(self) -> str:
         """Without who asks, its session, and its headers."""

@@ -31,6 +31,7 @@ __all__ = ["BUCKETS", "METRICS", "Metric", "Sample", "Spread", "Tally"]
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds of the histograms, in seconds."""
 
+_QUICK = BUCKETS[0]
 _LISTEN = "subscriptions/listen"
 # Label values of one metric that come from outside the library: reasons that functions give, words of verifiers and stores, names of tasks.
 _MOST = 500
@@ -186,12 +187,11 @@ class Tally:
             cell = self._cells.get(key) or self._make_cell(key)
             cell.count += 1
             cell.sent += event.bytes_out or 0
-            if received is not None:
-                cell.received += received
+            cell.received += received or 0
             if method != _LISTEN:  # which lasts as long as its client likes
                 spread = cell.spread
-                spread.counts[bisect_left(BUCKETS, seconds)] += 1
                 spread.total += seconds
+                spread.counts[0 if seconds <= _QUICK else bisect_left(BUCKETS, seconds)] += 1
 
     def samples(self, name: str) -> Iterator[Sample]:
         """All that a metric has come to.
