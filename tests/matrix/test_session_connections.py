@@ -358,6 +358,20 @@ async def test_a_function_on_a_thread_may_report_hang_up_and_wait(shop: Shop) ->
     assert rest.text == "worked"
 
 
+@pytest.mark.parametrize(("around", "taken"), [(" ", True), ("\t", True), ("\xa0", False), ("\x85", False), ("\x1f", False)])
+@virtual_time
+async def test_only_blanks_and_tabs_around_an_id_are_none_of_it(shop: Shop, around: str, *, taken: bool) -> None:
+    """HL-18, HL-22: other letters make it another id, which nobody was given."""
+    session = await Legacy(asgi(shop.server), V11).connect()
+    async with session.listen() as stream:
+        after = (await stream.frame()).event_id
+    exchange = session.start_listening(f"{around}{after}{around}")
+    assert await exchange.head() == (200 if taken else 400)
+    await exchange.drop()
+    assert (await session.call("echo", {"text": "a"}, mcp_session_id=f"{around}{session.id}")).status == (200 if taken else 404)
+    assert (await session.call("echo", {"text": "a"}, mcp_protocol_version=f"{V11}{around}")).status == (200 if taken else 400)
+
+
 @virtual_time
 async def test_pushes_race_streams_that_come_and_go_and_none_is_had_twice_or_lost(shop: Shop) -> None:
     """HL-16, HL-17, HL-18: a client that always names its last event gets every event once."""

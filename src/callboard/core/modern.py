@@ -99,7 +99,7 @@ class Modern:
             stated = headers.get(b"mcp-protocol-version")
             if stated == _LATEST_VALUE:
                 return True
-            if stated is not None and stated not in _LEGACY_VALUES and stated.decode("latin-1").strip() not in LEGACY:
+            if stated is not None and stated not in _LEGACY_VALUES and stated.decode("latin-1").strip(" \t") not in LEGACY:
                 return True
         if not isinstance(message, _WITH_PARAMS) or message.params is None or _VERSION_BYTES not in bytes(message.params):
             return False
@@ -196,7 +196,7 @@ class Modern:
             if stated is None:
                 text = f"MCP-Protocol-Version is missing; supported: {', '.join(self.supported)}."
                 return Fail(Reason.HEADER_MISMATCH, text, {"supported": list(self.supported)})
-            version = stated.decode("latin-1").strip()
+            version = stated.decode("latin-1").strip(" \t")
             return None if version == self._spoken else self._refuse_version(version)
         if message.method != "initialize":
             return None

@@ -125,7 +125,7 @@ class Legacy:
         """Answer one HTTP request."""
         message = http.message
         stated = http.headers.get(_VERSION)
-        if stated is not None and stated not in self._stated and stated.decode("latin-1").strip() not in self._supported:
+        if stated is not None and stated not in self._stated and stated.decode("latin-1").strip(" \t") not in self._supported:
             text = f"Unsupported MCP-Protocol-Version; supported: {', '.join(self._supported)}."
             await self._refuse(http, Fail(Reason.VERSION, text, {"supported": list(self._supported)}), getattr(message, "id", None))
         elif message is None:
@@ -220,7 +220,7 @@ class Legacy:
         machine, after = actor.machine, None
         event_id = http.headers.get(b"last-event-id")
         if event_id is not None:
-            found = machine.find(event_id.decode("latin-1").strip())
+            found = machine.find(event_id.decode("latin-1").strip(" \t"))
             if found is None:
                 return Fail(Reason.EVENT_ID)
             track, after = found
@@ -311,16 +311,16 @@ class Legacy:
         table = self._table
         if table is None or table.mount is not http.mount:
             table = self.table(http.mount)
-        return table.find(session_id.decode("latin-1").strip(), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
+        return table.find(session_id.decode("latin-1").strip(" \t"), http.principal) or Fail(Reason.SESSION_NOT_FOUND)
 
     async def _fetch(self, http: HttpCall) -> Actor | Fail:
         shared = self.shared(http.mount)
         assert shared is not None
-        return await shared.fetch(http.headers[_SESSION].decode("latin-1").strip(), _caller(http))
+        return await shared.fetch(http.headers[_SESSION].decode("latin-1").strip(" \t"), _caller(http))
 
     def _codec(self, http: HttpCall) -> Codec:
         """The version that a request names; the oldest, when it names none (VN-23)."""
-        return self._codecs.get(http.headers.get(_VERSION, b"").decode("latin-1").strip()) or self._codecs[LEGACY[-1]]
+        return self._codecs.get(http.headers.get(_VERSION, b"").decode("latin-1").strip(" \t")) or self._codecs[LEGACY[-1]]
 
     async def _refuse(self, http: HttpCall, fail: Fail, request_id: RequestId | None = None, *headers: tuple[bytes, bytes]) -> None:
         if http.message is None or isinstance(http.message, RawRequest):
@@ -329,9 +329,9 @@ class Legacy:
         await self._say_no(http, fail, request_id, *headers)
 
     async def _say_no(self, http: HttpCall, fail: Fail, request_id: RequestId | None, *headers: tuple[bytes, bytes]) -> None:
-        stated = http.headers.get(_VERSION, b"").decode("latin-1").strip()
+        stated = http.headers.get(_VERSION, b"").decode("latin-1").strip(" \t")
         table = self._shared or self._table
-        actor = None if table is None else table.sessions.get(http.headers.get(_SESSION, b"").decode("latin-1").strip())
+        actor = None if table is None else table.sessions.get(http.headers.get(_SESSION, b"").decode("latin-1").strip(" \t"))
         if isinstance(actor, Actor) and actor.owner == http.principal:
             status, answer = actor.codec.render_fail(request_id, fail)
         elif not stated or stated in LEGACY:
@@ -349,7 +349,7 @@ def _caller(http: HttpCall) -> Caller:
 
 
 def _is_modern(http: HttpCall) -> bool:
-    return http.headers.get(_VERSION, b"").decode("latin-1").strip() in MODERN and _SESSION not in http.headers
+    return http.headers.get(_VERSION, b"").decode("latin-1").strip(" \t") in MODERN and _SESSION not in http.headers
 
 
 async def _send(http: HttpCall, status: int, answer: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -190,7 +190,7 @@ async def connect_stream(http: HttpCall, actor: SharedActor, *, single: bool) ->
     try:
         if event_id is None:
             return await _open_reader(http, actor, None, single=single)
-        name, _, digits = event_id.decode("latin-1").strip().rpartition("-")
+        name, _, digits = event_id.decode("latin-1").strip(" \t").rpartition("-")
         if not (digits.isascii() and digits.isdigit() and len(digits) < MAX_DIGITS and str(int(digits)) == digits):
             return Fail(Reason.EVENT_ID)
         if int(digits) == 0 and not actor.codec.features.priming:
