@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import math
 import re
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -69,10 +70,9 @@ def read_json(body: bytes) -> Reading | None:
         return number
 
     def read_int(text: str) -> int | str:
-        if len(text) < LONG:
-            return int(text)
-        endless.append(text)
-        return text
+        if len(text) >= LONG:
+            endless.append(text)
+        return int(text) if math.isfinite(float(text)) else text
 
     try:
         value = json.loads(body.decode(), object_pairs_hook=Pairs, parse_constant=_refuse, parse_float=read_float, parse_int=read_int)
