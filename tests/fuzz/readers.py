@@ -86,10 +86,14 @@ def _refuse(name: str) -> None:
 
 
 def _has_half(value: Any) -> bool:
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return True
+    stack = [value]  # what can just be read may be too deep for a function that calls itself
+    while stack:
+        each = stack.pop()
+        if isinstance(each, str):
+            if any("\ud800" <= letter <= "\udfff" for letter in each):
+                return True
+        elif isinstance(each, list | tuple):
+            stack += each
     return False
 
 
