@@ -116,8 +116,15 @@ class OpenTelemetry:
     def take(self, event: Event) -> None:
         """See `Sink.take`."""
         if type(event) is RequestStarted:
-            if self._tracer is not None and (event.traced or random() < self._share or not self._leave_out(event)):  # noqa: S311 - no secret
+            if self._tracer is None:
+                return
+            if event.traced or random() < self._share:  # noqa: S311 - no secret
                 self._begin(event, self._tracer)
+            elif self._current():
+                if not self._leave_out(event):
+                    self._begin(event, self._tracer)
+            else:  # `_leave_out` where nothing is current, as for most requests of all
+                self._spans[event] = None, self._attach(self._left_out)
         elif type(event) is RequestStopped:
             span, token = self._spans.pop(event.started, _NOTHING)
             if token is not None:
