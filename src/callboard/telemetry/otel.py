@@ -98,9 +98,9 @@ class OpenTelemetry:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise RegistrationError(f"OpenTelemetry: share is a number from 0 to 1, not {share!r}.")
         self._trace, self._context, self._propagate = trace, context, propagate
-        self._share = share
+        self._share = share if traces else 1.0
         self._parents = parents
-        self._tracer = trace.get_tracer("callboard", tracer_provider=tracer_provider) if traces else None
+        self._tracer: Any = trace.get_tracer("callboard", tracer_provider=tracer_provider) if traces else None
         self._spans: dict[RequestStarted, tuple[Any, Any]] = {}
         self._current, self._attach, self._detach = _reach_current(context)
         self._left_out = trace.set_span_in_context(_make_left_out(trace), context.Context())
@@ -116,14 +116,11 @@ class OpenTelemetry:
     def take(self, event: Event) -> None:
         """See `Sink.take`."""
         if type(event) is RequestStarted:
-            if self._tracer is None:
-                return
             if event.traced or random() < self._share:  # noqa: S311 - no secret
-                self._begin(event, self._tracer)
+                self._begin(event)
             elif self._current():
-                if not self._leave_out(event):
-                    self._begin(event, self._tracer)
-            else:  # `_leave_out` where nothing is current, as for most requests of all
+                self._leave_out(event)
+            else:  # the same where nothing is current, as for most requests of all
                 self._spans[event] = None, self._attach(self._left_out)
         elif type(event) is RequestStopped:
             span, token = self._spans.pop(event.started, _NOTHING)
@@ -132,33 +129,45 @@ class OpenTelemetry:
                     self._detach(token)
                 except ValueError:  # the coroutine is closed by the garbage collector, elsewhere than it ran
                     pass
-                if span is not None:
-                    self._end(event, span)
+            if span is not None:
+                self._end(event, span)
             if self._tally is not None:
-                self._operations.record(event.seconds, self._measured(event))
-                self._tally.take(event)
+                self._count(event, self._tally)
         elif self._tally is not None:
-            if type(event) is SessionEnded and event.seconds is not None:
-                self._sessions.record(event.seconds, {"callboard.reason": _bound(self._reasons, event.reason)})
-            self._tally.take(event)
+            self._count(event, self._tally)
+
+    def _count(self, event: Event, tally: Tally) -> None:
+        if type(event) is RequestStopped:
+            self._operations.record(event.seconds, self._measured(event))
+        elif type(event) is SessionEnded and event.seconds is not None:
+            self._sessions.record(event.seconds, {"callboard.reason": _bound(self._reasons, event.reason)})
+        tally.take(event)
 
     # Spans
 
-    def _leave_out(self, started: RequestStarted) -> bool:
-        """Trace neither a request nor what its functions do; False where it is a span of this process that decides that."""
-        here, around = self._current(), self._left_out
-        if here:
-            if self._trace.get_current_span().get_span_context().is_valid:
-                return False
-            around = type(around)({**here, **around})
-        self._spans[started] = None, self._attach(around)
-        return True
+    def _leave_out(self, started: RequestStarted) -> None:
+        """Trace neither a request nor what its functions do, unless a span of this process decides that."""
+        if self._trace.get_current_span().get_span_context().is_valid:
+            self._open_span(started, {}, {})
+        else:
+            self._spans[started] = None, self._attach(type(self._left_out)({**self._current(), **self._left_out}))
 
-    def _begin(self, started: RequestStarted, tracer: Any) -> None:
-        trace = self._trace
+    def _begin(self, started: RequestStarted) -> None:
         said, http = started.trace, started.http_trace
-        if started.traced and not said and not http and random() >= self._share and self._leave_out(started):  # noqa: S311 - no secret
-            return
+        if self._tracer is not None and started.traced and not said and not http and random() >= self._share:  # noqa: S311 - no secret
+            self._leave_out(started)
+        elif self._tracer is not None:
+            self._open_span(started, said, http)
+
+    def _open_span(self, started: RequestStarted, said: dict[str, str], http: dict[str, str]) -> None:
+        """Begin a span, and make it the current one.
+
+        Args:
+            started: What it is of.
+            said: What `_meta` says of a trace.
+            http: What HTTP headers say of one.
+        """
+        trace, tracer = self._trace, self._tracer
         name, facts = self._introduce(started)
         parent, links = self._find_parent(said, http) if said or http else (None, None)
         span = tracer.start_span(name, parent, trace.SpanKind.SERVER, facts, links)
