@@ -134,7 +134,9 @@ async def test_a_stream_that_is_open_when_its_process_ends_is_closed(fleet: Flee
         while not restarted.done():
             statuses.add((await visitors[0].send("tools/call", {"name": "tally", "arguments": {}}))[0])
             await asyncio.sleep(0.02)
-        assert statuses <= {200, 503}  # 503: it was told to stop, and still listened
+        # 503: it was told to stop, and still listened. 502: nginx sent a call on a kept connection that was just closing; it sends no POST twice.
+        assert statuses <= {200, 502, 503}
+        assert 200 in statuses
         done = {each for each in ends if each.done()}
         assert done, "none of them was with the process that ended"
         for each in ends:
