@@ -160,6 +160,8 @@ class ChildStream(asyncio.SubprocessProtocol):
         stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
         with suppress(LookupError, NotImplementedError):
             self._outlet = _Outlet(stdout, partial(self.pipe_data_received, STDOUT))
+            if self._busy:  # it has written much before we came to this: it has to wait all the same
+                self._outlet.pause_reading()
 
     async def send(self, line: bytes) -> None:
         """Write one line; waits while the child is slow to read."""
