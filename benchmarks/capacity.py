@@ -234,11 +234,9 @@ def touches(traffic: Traffic, workers: float) -> float:
 
 def weigh_workers(traffic: Traffic, costs: Costs, workers: float) -> dict[str, float]:
     """Microseconds per second of the CPU of all workers, by what it is for."""
-    copies = share_of_copies(traffic, workers) * traffic.sessions * workers
     opened, plain = traffic.sessions / traffic.lifetime, costs.worker("modern")
     per_change = (
         costs.micro("idle", "change_us") * workers
-        + costs.micro("idle", "copy_news_us") * copies
         + costs.micro("streams", "listen_event_us") * traffic.listens
         + costs.micro("streams", "get_event_us") * traffic.get_streams
     )
@@ -251,9 +249,8 @@ def weigh_workers(traffic: Traffic, costs: Costs, workers: float) -> dict[str, f
         "connections": traffic.connects_s * plain * costs.size("tls", f"{'' if traffic.tls else 'plain_'}connection_ratio"),
         "TLS": traffic.calls_s * plain * (costs.size("tls", "call_ratio") - 1) if traffic.tls else 0.0,
         "sessions that begin and end": opened * (costs.worker("life of a session, redis") - costs.worker("session")),
-        "sessions met for the first time": first_calls(traffic, workers)
-        * max(0.0, costs.micro("idle", "first_call_us") - costs.worker("session")),
-        "looking after remembered sessions": copies * costs.micro("idle", "copy_us"),
+        "sessions met for the first time, and forgotten": first_calls(traffic, workers)
+        * max(0.0, costs.micro("idle", "first_call_us") - costs.worker("session") + costs.micro("idle", "forget_us")),
         "changes told to all": traffic.changes_s * per_change,
         "quiet streams": quiet_streams,
         "Bus and messages": (traffic.messages_s + traffic.changes_s + opened) * costs.micro("bus", "one_us") * workers,
@@ -357,7 +354,7 @@ def list_limits(traffic: Traffic, costs: Costs, machines: Machines) -> list[Limi
         spread, single = weigh_redis(grown, costs, workers)
         parts = weigh_workers(grown, costs, workers)
         stored = grown.sessions * costs.size("idle", "redis_bytes") + BUS_BYTES
-        own = (parts["looking after remembered sessions"] + parts["Bus and messages"] + parts["doing nothing"]) / workers
+        own = (parts["Bus and messages"] + parts["doing nothing"]) / workers
         return {
             "one worker": sum(weigh_workers(grown, costs, 1.0).values()) / 1e6 / machines.worker_full,
             "one machine": workers / machines.cores,
@@ -398,7 +395,7 @@ _ADD = {
     "the node with index and Bus: CPU": "several fleets, each with a Redis of its own, and clients spread over them",
     "connections of one Redis": "`maxclients`",
     "memory of a worker": "a balancer that sends a session to the same worker; a shorter `session_ttl`",
-    "what every worker does for all": "a balancer that sends a session to the same worker; fewer messages to all",
+    "what every worker does for all": "fewer messages to all, or several fleets",
 }
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from benchmarks import load
+from benchmarks import copies, load
 from benchmarks.claims import session_cycle
 from benchmarks.claims.shared_session import Redis, serve_redis
 from benchmarks.contenders import LOAD_CORE, Contender, Process, callboard, on_core, raw_floor
@@ -217,7 +217,7 @@ def broadcast(teller: Process, hearer: Process, meters: Meters) -> dict[str, flo
 
 
 def weigh_sessions(first: Process, other: Process, meters: Meters) -> dict[str, Any]:
-    """Idle sessions: what one takes in the Redis and in each worker that has served it, and what a copy costs while it is there."""
+    """Idle sessions: what one takes in the Redis and in each worker that has served it."""
     empty, told = watch_quiet(other, meters), broadcast(first, other, meters)
     stored, one, two = ask_numbers(meters.redis, "memory")["used_memory"], rss_bytes(first), rss_bytes(other)
     sessions = open_many(first, IDLE)
@@ -227,7 +227,7 @@ def weigh_sessions(first: Process, other: Process, meters: Meters) -> dict[str, 
     after = meters.read(other)
     copied = (rss_bytes(other) - two) / IDLE
     used = (ask_numbers(meters.redis, "memory")["used_memory"] - stored) / IDLE
-    full, told_full = watch_quiet(other, meters), broadcast(first, other, meters)
+    ended = asyncio.run(copies.measure(IDLE))
     key = meters.redis.ask("EVAL", "\"return redis.call('SCAN',0,'MATCH','*session:*','COUNT',1000)[2][1]\"", "0").split(b"\r\n")[1]
     usage = int(re.search(rb":(\d+)", meters.redis.ask("MEMORY", "USAGE", key.decode()))[1])  # type: ignore[index]
     return {
@@ -240,8 +240,7 @@ def weigh_sessions(first: Process, other: Process, meters: Meters) -> dict[str, 
         "first_call_redis_us": (after["redis"] - before["redis"]) / IDLE * 1e6,
         "quiet_us": empty["worker"],
         "quiet_redis_us": empty["redis"] / 2,  # two workers are there
-        "copy_us": (full["worker"] - empty["worker"]) / IDLE,
-        "copy_news_us": (told_full["worker"] - told["worker"] - (full["worker"] - empty["worker"]) * told["took"] / CHANGES) / IDLE,
+        "forget_us": ended[copies.FORGOTTEN] + ended[copies.NEXT],
         "change_us": told["worker"] - empty["worker"] * told["took"] / CHANGES,
     }
 

@@ -21,8 +21,6 @@ SERVICE = Service(worker_busy=200e-6, worker_alone=400e-6, redis=40e-6)
 class Prices:
     """Round prices: a call costs 2 floors, one with state 6 and a Redis 1."""
 
-    copy_us: float = 0.1
-    copy_news_us: float = 1.0
     session_bytes: float = 2_000.0
 
     def found(self) -> dict[str, Any]:
@@ -42,7 +40,7 @@ class Prices:
         streams = {"listen_bytes": 20_000, "get_bytes": 20_000, "listen_quiet_us": 1, "get_quiet_us": 1}
         streams |= {"listen_event_us": 10, "get_event_us": 20, "get_event_redis_us": 10}
         idle = {"redis_bytes": self.session_bytes, "copy_bytes": 2_000, "first_call_us": 200, "first_call_redis_us": 10}
-        idle |= {"quiet_us": 2_000, "quiet_redis_us": 100, "copy_us": self.copy_us, "copy_news_us": self.copy_news_us, "change_us": 200}
+        idle |= {"quiet_us": 2_000, "quiet_redis_us": 100, "forget_us": 10, "change_us": 200}
         return {
             "requests": requests,
             "streams": streams,

@@ -6,6 +6,7 @@ A timer per request would cost more than the look-up of its session.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -29,7 +30,8 @@ class Alarm(Generic[T]):
         self._loop = loop
         self._delay = delay
         self._ring = ring
-        self._waiting: dict[T, float] = {}
+        # In the order of their times. A dict looks for its first behind all that have been taken out since it grew last.
+        self._waiting: OrderedDict[T, float] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -38,8 +40,8 @@ class Alarm(Generic[T]):
 
     def set(self, thing: T) -> None:
         """Let the time of a thing begin; anew when it waits already."""
-        self._waiting.pop(thing, None)
         due = self._waiting[thing] = self._loop.time() + self._delay
+        self._waiting.move_to_end(thing)
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._check)
 

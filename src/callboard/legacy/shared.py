@@ -67,9 +67,11 @@ class SharedHome(Home):
 
     Attributes:
         stored: The store.
+        busy: Sessions on which connections hang or in which calls run, and some in which that is over.
     """
 
     stored: SessionStore
+    busy: dict[Any, None]
 
     def next_token(self) -> str:
         """A ticket, or what a reader is known by: in use until it is given back or `done_with`."""
@@ -267,6 +269,7 @@ class SharedActor(Actor):
 
     async def _run(self, work: Work) -> None:
         work.begun = True
+        self.home.busy[self] = None
         try:
             fail = await self._enter(work)
         except BaseException:
@@ -469,17 +472,12 @@ class SharedActor(Actor):
             return True
         parts = message.id.split("-") if isinstance(message.id, str) else ()
         stored = self.home.stored
-        if (
-            len(parts) != 4
-            or parts[0] != "server"
-            or parts[1] in {stored.worker, ALL}
-            or not parts[1].isalnum()
-            or len(parts[1]) > MAX_WORKER
-        ):
+        worker = parts[1] if len(parts) == 4 and parts[0] == "server" else ALL
+        if worker in {stored.worker, ALL} or not worker.isalnum() or len(worker) > MAX_WORKER:
             return False
         said: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id}
         said |= {"result": message.result} if message.error is None else {"error": message.error}
-        stored.tell(parts[1], Relayed(self.id, "answer", encode(said)))
+        stored.tell(worker, Relayed(self.id, "answer", encode(said)))
         return True
 
     # News: what is said to many

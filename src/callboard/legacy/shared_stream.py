@@ -58,6 +58,7 @@ class SharedConnection(Connection):
         self._filling = self.behind = False
         self._framed: bytes | None = None
         Connection.__init__(self, http, actor, exchange, track=track, call=call, after=after)
+        actor.home.busy[actor] = None
 
     @property
     def shared(self) -> SharedActor:

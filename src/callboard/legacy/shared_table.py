@@ -90,6 +90,7 @@ class SharedTable(Table, SharedHome):
     def __init__(self, endpoint: Endpoint, mount: Mount, rules: Rules, codecs: dict[str, Codec], stored: SessionStore) -> None:
         Table.__init__(self, endpoint, mount, rules, codecs)
         self.stored = stored
+        self.busy = {}
         self._epoch = stored.epoch
         self._reaped = self._touched = self.loop.time()
         self._due: dict[str, None] = {}
@@ -356,7 +357,7 @@ class SharedTable(Table, SharedHome):
 
     def _tell(self, position: str, topic: str, message: bytes) -> None:
         said = _read_news(topic, message)
-        for actor in list(self.sessions.values()):
+        for actor in self._attended():
             if actor.reads and actor.stale:  # what it hears may be something else by now
                 actor.catch_up()
             elif actor.reads:
@@ -400,23 +401,28 @@ class SharedTable(Table, SharedHome):
         now, ttl = self.loop.time(), self.rules.session_ttl
         if self._epoch != self.stored.epoch:
             self._epoch = self.stored.epoch
-            for actor in list(self.sessions.values()):
+            for actor in self._attended():
                 self._refill(actor)
         if now - self._touched >= min(ttl / 4, 60.0):
-            self._due.update((actor.id, None) for actor in self.sessions.values() if not actor.machine.idle)
+            self._due.update((actor.id, None) for actor in self._attended())
             self._touched = now
         if self._due:
             due, self._due = list(self._due), {}
             await self.stored.touch(due)
             for session_id in due:
-                if (actor := self.sessions.get(session_id)) is not None:
-                    actor.touched = now
+                if (known := self.sessions.get(session_id)) is not None:
+                    known.touched = now
         if now - self._reaped >= min(ttl / 4, REAP_EVERY):
             self._reaped = now
             await self._reap()
-        for actor in list(self.sessions.values()):
+        for actor in self._attended():
             if actor.followers or actor.readers:
                 await self._look_after(actor)
+
+    def _attended(self) -> list[SharedActor]:
+        """Sessions in which something goes on."""
+        self.busy = {actor: None for actor in self.busy if not (actor.machine.idle or actor.machine.ended)}
+        return list(self.busy)
 
     def _refill(self, actor: SharedActor) -> None:
         """Messages may have been missed."""
@@ -468,7 +474,7 @@ class SharedTable(Table, SharedHome):
 
     def drain(self) -> None:
         """Close GET streams, as this worker is about to end: their clients find another one. Sessions stay."""
-        for actor in list(self.sessions.values()):
+        for actor in self._attended():
             for outlet in actor.machine.outlets():
                 if outlet.call is None:
                     outlet.hang_up(None)
