@@ -5,6 +5,8 @@ import gc
 import json
 import logging
 import re
+import weakref
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -23,14 +25,15 @@ from callboard import Handler, Reply, Server, asgi
 from callboard.auth import BearerTokens
 from callboard.errors import Reason, RegistrationError
 from callboard.limits import Limits
-from callboard.server.journal import Note
+from callboard.server.context import Context
 from callboard.server.sinks import MAX_LEARNED
 from callboard.stores.memory import MemoryStore
-from callboard.telemetry import OpenTelemetry
+from callboard.telemetry import OpenTelemetry, Prometheus
 from callboard.telemetry.events import (
     EVENTS,
     OUTCOMES,
     AuthChecked,
+    Event,
     RequestRefused,
     RequestStarted,
     RequestStopped,
@@ -334,12 +337,48 @@ async def test_a_request_that_is_told_of_leaves_no_garbage() -> None:
     gc.collect()
     gc.disable()
     try:
-        before = sum(isinstance(each, Note) for each in gc.get_objects())
+        before = sum(isinstance(each, Context) for each in gc.get_objects())
         await client.call("add", {"a": 1})
         await client.call("fail", {})
-        assert sum(isinstance(each, Note) for each in gc.get_objects()) == before
+        assert sum(isinstance(each, Context) for each in gc.get_objects()) == before
     finally:
         gc.enable()
+
+
+@each_era
+@pytest.mark.parametrize("name", ["remember", "forget"])
+async def test_who_keeps_how_a_request_began_keeps_nothing_of_what_its_function_knew(era: str, name: str) -> None:
+    """The garbage collector does not look into the events: nothing may hang on them for ever."""
+
+    class Known:
+        pass
+
+    known: ContextVar[Any] = ContextVar("known")
+    seen: list[weakref.ref[Known]] = []
+    kept: list[Event] = []
+
+    class Keeper:
+        def take(self, event: Event) -> None:
+            kept.append(event)
+
+    server = make_server(telemetry=[Keeper(), Prometheus(), OpenTelemetry(share=0.0)])
+
+    @server.tool
+    async def remember() -> str:
+        known.set(Known())
+        seen.append(weakref.ref(known.get()))
+        return "done"
+
+    @server.tool
+    async def forget() -> str:
+        await remember()
+        raise RuntimeError("no")
+
+    async with connected(era, server) as ask:
+        await asyncio.gather(ask("tools/call", {"name": name}))  # in a task, as servers do: the context is of this task alone
+    gc.collect()
+    assert [each() for each in seen] == [None]
+    assert kept
 
 
 async def test_a_handler_teaches_the_names_that_it_answers_to() -> None:

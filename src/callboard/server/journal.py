@@ -31,19 +31,20 @@ from callboard.logs import MAX_FIELD, REQUEST, clean, report, request_id, write
 from callboard.server.context import Context
 from callboard.server.redaction import read_redactor
 from callboard.server.sinks import MAX_TEXT, RAISED, SSE, Sinks, find_code, gather, name_http, read_outcome
-from callboard.telemetry.events import OTHER, RequestStarted, RequestStopped
+from callboard.telemetry.events import OTHER, RequestStarted, RequestStopped, read_size
 from callboard.wire import v2026_07_28 as v
 from callboard.wire.versions import LATEST
 
 __all__ = [
     "REQUESTS",
     "Journal",
-    "Note",
     "name_call",
     "name_request",
     "new_id",
+    "note_end",
     "note_http",
     "note_refusal",
+    "note_start",
     "open_noted",
     "report_refusal",
     "show_plainly",
@@ -149,94 +150,96 @@ class Journal:
         return hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), key=self._key).hexdigest()[:_DIGITS]
 
 
-class Note:
-    """What is noted of one request, from its beginning on: a line in the log, and what the sinks are told.
+def note_start(context: Context) -> RequestStarted:
+    """A request begins to be served: tell the sinks, and give it the id that the log calls it by.
 
     Args:
         context: What its functions see.
+
+    Returns:
+        What `note_end` needs, whatever the request comes to.
     """
-
-    __slots__ = ("_began", "_context", "_sinks", "_started", "_token")
-
-    def __init__(self, context: Context) -> None:
-        self._began = perf_counter()
-        self._context = context
-        request, server = context.request, context.mount.server
-        headers, envelope, method = request.headers, request.envelope, request.method
-        version, traced = envelope.version, envelope.traced
-        sinks = self._sinks = server.journal.sinks
-        component: str | None = None
-        if sinks is not None:
-            if method == "tools/call" and request.params.name in server.registry.tools:  # what matters most
-                component = request.params.name
-            else:
-                component = sinks.name_component(context)
-        started = self._started = RequestStarted(
-            None,  # the id, which most of them need never have
-            method,
-            component,
-            version,
-            "pipe" if headers is None else "sse" if version == SSE else "http",
-            traced or (headers is not None and b"traceparent" in headers),
-            request.id,
-            server.journal,
-            context.principal,
-            context.session,
-            headers,
-            envelope.meta if traced else None,
-        )
-        self._token = REQUEST.set(started)
-        if sinks is not None:
-            for take in sinks.beginners:
-                try:
-                    take(started)
-                except RAISED:
-                    sinks.complain(take, started)
-
-    def end(self, outcome: Outcome | None, status: int, answer: bytes) -> tuple[int, bytes]:
-        """The request is over.
-
-        Args:
-            outcome: What it came to.
-            status: HTTP status; 0 where it ends with an exception that nobody is told of, the one that is being handled.
-            answer: The encoded answer.
-
-        Returns:
-            `status` and `answer`.
-        """
-        seconds, context, size = perf_counter() - self._began, self._context, None
-        if status:
-            # What it came to in the eyes of its client, who may have been told something else before.
-            state, size = context.exchange.state, len(answer)
-            stopped = "timed_out" if state is _DONE else "cancelled" if state is _CANCELLED else None
+    began = perf_counter()
+    request, server = context.request, context.mount.server
+    headers, envelope, method = request.headers, request.envelope, request.method
+    version, traced, sinks = envelope.version, envelope.traced, server.journal.sinks
+    component: str | None = None
+    if sinks is not None:
+        if method == "tools/call" and request.params.name in server.registry.tools:  # what matters most
+            component = request.params.name
         else:
-            stopped = "cancelled" if isinstance(exception(), CancelledError) else "aborted"
-        if (sinks := self._sinks) is not None:
-            started = self._started
-            if stopped is None and type(outcome) is Reply and type(outcome.value) is dict and "isError" not in outcome.value:
-                word, fail = "ok", None  # what most come to, without a call
-            else:
-                word, fail = (stopped or "aborted", None) if stopped is not None or outcome is None else read_outcome(outcome, context)
-            if word == "ok" and started.component == OTHER:
-                started.component = sinks.learn(context)
-            why = None if context.stop_reason is None else str(context.stop_reason)[:MAX_TEXT]
-            code = reason = error_id = None
-            if fail is not None:
-                code, reason = find_code(fail, modern=started.version == LATEST), fail.reason.name
-                error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
-            event = RequestStopped(started, word, seconds, code, reason, error_id, why, size)
-            for take in sinks.enders:
-                try:
-                    take(event)
-                except RAISED:
-                    sinks.complain(take, event)
-        if REQUESTS.isEnabledFor(logging.INFO):
-            _note(context, outcome, stopped, size, seconds)
-        try:  # noqa: SIM105 - a context manager costs three calls, here for each request
-            REQUEST.reset(self._token)
-        except ValueError:  # the coroutine is closed by the garbage collector, elsewhere than it ran
-            pass
-        return status, answer
+            component = sinks.name_component(context)
+    started = RequestStarted(
+        None,  # the id, which most of them need never have
+        method,
+        component,
+        version,
+        "pipe" if headers is None else "sse" if version == SSE else "http",
+        traced or (headers is not None and b"traceparent" in headers),
+        began,
+        request.id,
+        server.journal,
+        context.principal,
+        None if (session := context.session) is None else session.id,
+        headers,
+        envelope.meta if traced else None,
+    )
+    started._token = REQUEST.set(started)  # noqa: SLF001 - for `note_end`
+    if sinks is not None:
+        for take in sinks.beginners:
+            try:
+                take(started)
+            except RAISED:
+                sinks.complain(take, started)
+    return started
+
+
+def note_end(started: RequestStarted, context: Context, outcome: Outcome | None, status: int, answer: bytes) -> tuple[int, bytes]:
+    """A request is over: tell the sinks, and write its line of log.
+
+    Args:
+        started: What `note_start` returned.
+        context: What its functions saw.
+        outcome: What it came to.
+        status: HTTP status; 0 where it ends with an exception that nobody is told of, the one that is being handled.
+        answer: The encoded answer.
+
+    Returns:
+        `status` and `answer`.
+    """
+    seconds, size = perf_counter() - started._began, None  # noqa: SLF001 - for this
+    if status:
+        # What it came to in the eyes of its client, who may have been told something else before.
+        state, size = context.exchange.state, len(answer)
+        stopped = "timed_out" if state is _DONE else "cancelled" if state is _CANCELLED else None
+    else:
+        stopped = "cancelled" if isinstance(exception(), CancelledError) else "aborted"
+    if (sinks := context.mount.server.journal.sinks) is not None:
+        if stopped is None and type(outcome) is Reply and type(outcome.value) is dict and "isError" not in outcome.value:
+            word, fail = "ok", None  # what most come to, without a call
+        else:
+            word, fail = (stopped or "aborted", None) if stopped is not None or outcome is None else read_outcome(outcome, context)
+        if word == "ok" and started.component == OTHER:
+            started.component = sinks.learn(context)
+        why = None if context.stop_reason is None else str(context.stop_reason)[:MAX_TEXT]
+        code = reason = error_id = None
+        if fail is not None:
+            code, reason = find_code(fail, modern=started.version == LATEST), fail.reason.name
+            error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
+        event = RequestStopped(started, word, seconds, code, reason, error_id, why, size)
+        for take in sinks.enders:
+            try:
+                take(event)
+            except RAISED:
+                sinks.complain(take, event)
+    if REQUESTS.isEnabledFor(logging.INFO):
+        _note(context, outcome, stopped, size, seconds)
+    try:  # noqa: SIM105 - a context manager costs three calls, here for each request
+        REQUEST.reset(started._token)  # noqa: SLF001 - for this
+    except ValueError:  # the coroutine is closed by the garbage collector, elsewhere than it ran
+        pass
+    started._token = None  # noqa: SLF001 - it holds its context, which may hold what was started
+    return status, answer
 
 
 def _note(context: Context, outcome: Outcome | None, stopped: str | None, size: int | None, seconds: float) -> None:
@@ -264,7 +267,7 @@ def _write(context: Context, outcome: Outcome | None, stopped: str | None, size:
         "transport": "pipe" if request.headers is None else name_http(envelope.version),
         "principal": journal.hash(context.principal),
         "session": None if session is None else journal.hash(session.id),
-        "bytes_in": _read_size(request.headers),
+        "bytes_in": read_size(request.headers),
         "bytes_out": size,
     }
     if REQUESTS.isEnabledFor(logging.DEBUG):
@@ -355,11 +358,6 @@ def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def _read_size(headers: Headers | None) -> int | None:
-    length = None if headers is None else headers.get(b"content-length")
-    return int(length) if length is not None and length.isdigit() and len(length) < 12 else None
-
-
 def note_refusal(
     journal: Journal | None,
     method: str | None,
@@ -395,7 +393,7 @@ def note_refusal(
         **describe_fail(fail, modern=modern),
         "transport": "pipe" if known is None else "http",
         "principal": None if journal is None else journal.hash(principal),
-        "bytes_in": _read_size(known),
+        "bytes_in": read_size(known),
     }
     write(REQUESTS, logging.INFO, fields["method"] or "a message", fields)
 

@@ -7,6 +7,7 @@ Nobody's name, no session's id, no argument, no text of an error is in one: of p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = [
     "StreamOpened",
     "TaskEnded",
     "TaskStarted",
+    "read_size",
 ]
 
 OTHER = "other"
@@ -39,6 +41,10 @@ OTHER = "other"
 OUTCOMES = ("ok", "tool_error", "error", "input_required", "task", "accepted", "cancelled", "timed_out", "aborted")
 """What a request can come to: answered; answered with `isError`; a JSON-RPC error; the client is asked; goes on as a task; taken without an
 answer; its client does not wait any more; took longer than it may; ended from outside."""
+
+
+# Digits of a length that is one, and lengths that are remembered: most requests are as long as others before them.
+_LONGEST, _LENGTHS = 11, 1024
 
 
 class Levels(NamedTuple):
@@ -97,7 +103,7 @@ class Names(Protocol):
         ...
 
 
-class RequestStarted(msgspec.Struct, eq=False):
+class RequestStarted(msgspec.Struct, eq=False, gc=False):
     """A request begins to be served. Its `RequestStopped` has this very object, so that a sink can keep what it knows of it by that.
 
     Told in the task that serves it: what a sink puts into a context variable here, the author's functions find there.
@@ -113,18 +119,22 @@ class RequestStarted(msgspec.Struct, eq=False):
 
     name: ClassVar[str] = "request.start"
 
+    # The garbage collector does not look into it, which would cost more than all that is in it: nothing of it leads back to it, but the token
+    # for as long as the request is served.
     _request: str | None
     method: str
     component: str | None
     version: str
     transport: str
     traced: bool = False
+    _began: float = 0.0
     _rpc_id: str | int | None = None
     _journal: Names | None = None
     _principal: str | None = None
-    _session: Any = None
+    _session: str | None = None
     _headers: Mapping[bytes, bytes] | None = None
     _meta: msgspec.Raw | None = None
+    _token: Any = None
 
     @property
     def request(self) -> str:
@@ -146,7 +156,7 @@ class RequestStarted(msgspec.Struct, eq=False):
     @property
     def session(self) -> str | None:
         """What stands for its session: a keyed hash; None for none."""
-        return None if self._journal is None or self._session is None else self._journal.hash(self._session.id)
+        return None if self._journal is None or self._session is None else self._journal.hash(self._session)
 
     @property
     def trace(self) -> dict[str, str]:
@@ -170,13 +180,26 @@ class RequestStarted(msgspec.Struct, eq=False):
     @property
     def bytes_in(self) -> int | None:
         """Bytes of the HTTP body, as its header says; None where nothing does."""
-        headers = self._headers
-        length = None if headers is None else headers.get(b"content-length")
-        return int(length) if length is not None and len(length) < 12 and length.isdigit() else None
+        return read_size(self._headers)
 
     def __repr__(self) -> str:
         """Without who asks, its session, and its headers."""
         return f"<RequestStarted {self.request} {self.method} {self.component!r}>"
+
+
+def read_size(headers: Mapping[bytes, bytes] | None) -> int | None:
+    """Bytes of an HTTP body, as its header says; None where nothing does.
+
+    Args:
+        headers: HTTP headers by lower-case name; None without HTTP.
+    """
+    length = None if headers is None else headers.get(b"content-length")
+    return None if length is None or len(length) > _LONGEST else _read_number(length)
+
+
+@lru_cache(_LENGTHS)
+def _read_number(text: bytes) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 _decode_meta = msgspec.json.Decoder(dict[str, Any]).decode
@@ -193,7 +216,7 @@ def _pick(said: Mapping[str, Any]) -> dict[str, str]:
     return found if "traceparent" in found else {}
 
 
-class RequestStopped(msgspec.Struct, frozen=True):
+class RequestStopped(msgspec.Struct, frozen=True, gc=False):
     """A request is over; of a listen stream: it has ended.
 
     Attributes:

@@ -20,13 +20,14 @@ from callboard.server.app import Server
 from callboard.server.component import sole_error
 from callboard.server.context import Context
 from callboard.server.fleet import check_state, join
-from callboard.server.journal import REQUESTS, Note, name_call, name_request, note_refusal, report_refusal
+from callboard.server.journal import REQUESTS, name_call, name_request, note_end, note_refusal, note_start, report_refusal
 from callboard.server.limits import DEFAULTS, Limits
 from callboard.server.middleware import Service
 from callboard.server.mount import Caller, Mount
 from callboard.server.places import Load
 from callboard.server.rounds import advance, is_settled, resume
 from callboard.server.workers import Workers
+from callboard.telemetry.events import RequestStarted
 from callboard.transport.stream import Pulse, Receive, Scope, Send
 from callboard.wire.jsonrpc import Batch, Message, RawNotification, RawRequest, RawResponse, RequestId
 
@@ -333,12 +334,12 @@ class Endpoint:
         Raises:
             asyncio.CancelledError: This task was cancelled.
         """
-        note = None if self.server.journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO) else Note(context)
+        started = None if self.server.journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO) else note_start(context)
         request, load = context.request, context.mount.load
         outcome: Outcome | None = None
         if (fail := load.enter(context.principal, request.method)) is not None:
             status, answer = era.render(request.id, fail, None)
-            return (status, answer) if note is None else note.end(fail, status, answer)
+            return (status, answer) if started is None else note_end(started, context, fail, status, answer)
         try:
             params = request.params
             if request.row.asks and (params.request_state is not UNSET or params.input_responses is not UNSET):
@@ -359,13 +360,13 @@ class Endpoint:
                 outcome = load.refuse_result(len(answer))
                 status, answer = era.render(request.id, outcome, request)
         except BaseException as error:  # noqa: BLE001 - it passes unless it is the call's own
-            outcome, status, answer = self._settle(context, era, error, note)
+            outcome, status, answer = self._settle(context, era, error, started)
         finally:
             load.leave(context.principal, request.method)
         if context.asks is not None or status >= _REFUSED or context.exchange.dropped:
             _look_back(context, outcome)
-        if note is not None:
-            note.end(outcome, status, answer)
+        if started is not None:
+            note_end(started, context, outcome, status, answer)
         del outcome, fail  # what a function raised holds this frame
         return status, answer
 
@@ -415,7 +416,7 @@ class Endpoint:
         _log.error("options= gave %s: it must give a mapping.", type(options).__name__)
         return Fail(Reason.OPTIONS)
 
-    def _settle(self, context: Context, era: Era, error: BaseException, note: Note | None) -> tuple[Fail, int, bytes]:
+    def _settle(self, context: Context, era: Era, error: BaseException, started: RequestStarted | None) -> tuple[Fail, int, bytes]:
         """What to answer when a call ended with an exception, and how that is rendered.
 
         Raises:
@@ -425,8 +426,8 @@ class Endpoint:
         if fail is None:
             if context.asks is not None:
                 context.asks.abandon()
-            if note is not None:
-                note.end(None, 0, b"")
+            if started is not None:
+                note_end(started, context, None, 0, b"")
             del error
             raise  # noqa: PLE0704 - it is called where an exception is handled
         return (fail, *self._render_crash(era, context.request.id, fail))
