@@ -25,7 +25,7 @@ interop-table: .venv/.ready  ## writes docs/interop.md anew
 
 peers: .venv/.ready  ## what interop and conformance install, ahead
 	$(PY) tests/interop/peers.py
-	$(PY) -m tests.conformance.run --install
+	PYTHONPATH=tests $(PY) -m conformance.run --install
 
 check: style types types-again budgets  ## style, types, budgets, architecture; make -j2 -Otarget check has both checkers of types at once
 
@@ -43,8 +43,8 @@ types-again: .venv/.ready
 budgets: .venv/.ready  # TESTED=1 where make test has run them
 	$(if $(TESTED),@echo "make test has them",$(PY) -m pytest -q tests/test_budgets.py tests/test_architecture.py tests/test_exports.py tests/test_requirements.py)
 
-conformance: .venv/.ready  ## the official suite against tests/conformance/server.py and client.py; installs Node and the suite under .cache/ through npm
-	$(PY) -m tests.conformance.run $(ARGS)
+conformance: .venv/.ready  ## the official suite against tests/conformance/server.py (one process, then two workers) and client.py; installs Node and the suite under .cache/ through npm
+	PYTHONPATH=tests $(PY) -m conformance.run $(ARGS)
 
 fuzz: .venv/.ready  ## made-up inputs for each parser and for whole servers; DRIVER=decode RUNS=1000000 SEED=1 narrow it, EACH=10 is seconds, GROW=1 keeps what is new
 	PYTHONPATH=tests $(PY) -m tools.fuzz $(DRIVER) --runs $(or $(RUNS),$(if $(EACH),1000000000,100000)) --seed $(or $(SEED),1) --seconds $(or $(EACH),inf) $(if $(GROW),--grow) $(ARGS)

@@ -8,7 +8,7 @@ A leg is one version of the suite speaking one version of the protocol, on one s
 checks it writes down, since the suite's exit status passes warnings over. A scenario that falls short must stand in expected.json
 with its reason; one that stands there and passes is an error too. Of a client the exit status counts, too. Legs run side by side, each
 against a server of its own; within a leg one scenario follows another, since some change the server's lists and some measure time.
-docs/conformance.md says more.
+The server of a `fleet-` leg is two workers with a Redis, which serve the suite's requests in turns. docs/conformance.md says more.
 """
 # ruff: noqa: T201 - a command that reports
 
@@ -25,9 +25,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+
+from conformance.fleet import check_turns, fleet, read_turns
+from redis_server import PROGRAM, REQUIRED
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -52,22 +55,29 @@ class Leg(NamedTuple):
         tag: What the suite's list calls this leg's scenarios; every scenario when empty.
         arguments: What the suite must be told to speak that version.
         side: What of ours it tests.
+        fleet: Whether several workers are the server.
     """
 
     suite: str
     tag: str
     arguments: tuple[str, ...] = ()
     side: Literal["server", "client"] = "server"
+    fleet: bool = False
 
 
 OLD, NEW = "0.1.16", "0.2.0-alpha.12"
-LEGS = {
+SERVERS = {
     "2026-07-28": Leg(NEW, "2026-07-28", arguments=("--spec-version", "2026-07-28")),
     "2025-11-25": Leg(NEW, "2025-11-25", arguments=("--spec-version", "2025-11-25")),
     "2025-06-18": Leg(NEW, "2025-06-18", arguments=("--spec-version", "2025-06-18")),
     "2025-03-26": Leg(NEW, "2025-03-26", arguments=("--spec-version", "2025-03-26")),
     "extensions": Leg(NEW, "extension"),
     "0.1.16": Leg(OLD, ""),
+}
+LEGS = {
+    **SERVERS,
+    # The older suite asks nothing of a fleet that the newer one doesn't.
+    **{f"fleet-{name}": leg._replace(fleet=True) for name, leg in SERVERS.items() if leg.suite == NEW},
     "client-2026-07-28": Leg(NEW, "2026-07-28", ("--spec-version", "2026-07-28"), "client"),
     "client-2025-11-25": Leg(NEW, "2025-11-25", ("--spec-version", "2025-11-25"), "client"),
     "client-0.1.16": Leg(OLD, "", (), "client"),
@@ -76,6 +86,7 @@ LEGS = {
     "client-2025-06-18": Leg(NEW, "2025-06-18", ("--spec-version", "2025-06-18"), "client"),
     "client-2025-03-26": Leg(NEW, "2025-03-26", ("--spec-version", "2025-03-26"), "client"),
 }
+TURNS = "every-worker-serves"  # our own, last scenario of a fleet's legs
 # What the suite prints of a client that did not end as it should, or the client itself: in some scenarios the suite lets it.
 CRASHES = ("CLIENT TIMED OUT", "CLIENT EXITED WITH ERROR", "Traceback (most recent call last)")
 
@@ -178,7 +189,8 @@ def run(node: str, leg: Leg, scenario: str, url: str | None, out: Path, timeout:
         if leg.side == "server"
         else ("--command", f"{sys.executable} {HERE / 'client.py'}", "--timeout", str(timeout * 1000))
     )
-    program = [node, "--import", str(HERE / "loopback.mjs"), suite(leg.suite)]
+    before = ["loopback.mjs", *(["turns.mjs"] if leg.fleet else [])]
+    program = [node, *(word for name in before for word in ("--import", str(HERE / name))), suite(leg.suite)]
     command = [*program, leg.side, *asked, "--scenario", scenario, "-o", str(out), *leg.arguments]
     began = time.monotonic()
     with (out / "harness.log").open("wb") as log:
@@ -203,6 +215,13 @@ def end_group(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(10)
+
+
+def serve(leg: Leg, url: str | None, log: Path) -> AbstractContextManager[str | None]:
+    """What a leg's scenarios are to ask: what already runs, a fleet, or one process; nothing for clients."""
+    if url is not None or leg.side == "client":
+        return nullcontext(url)
+    return fleet(log) if leg.fleet else fixture(log)
 
 
 @contextmanager
@@ -265,7 +284,23 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", "-j", type=int, default=2, help="legs at a time; 1 with --url, where all share a server")
     parser.add_argument("--install", action="store_true", help="install Node and the suite, and run nothing")
     parser.add_argument("--verbose", "-v", action="store_true", help="print every check that fell short")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.url and any(LEGS[leg].fleet for leg in asked.leg or ()):
+        parser.error("--url is one server; a fleet's legs start their own")
+    return asked
+
+
+def choose(asked: argparse.Namespace) -> list[str]:
+    """The legs to run: those asked for, by default all; says which of them can't be."""
+    legs = asked.leg or [name for name, leg in LEGS.items() if not (asked.url and leg.fleet)]
+    fleets = [name for name in legs if LEGS[name].fleet]
+    if PROGRAM is not None or not fleets:
+        return legs
+    lack = f"{', '.join(fleets)}: there is no redis-server on PATH (Debian: apt-get install redis-server)"
+    if REQUIRED:
+        sys.exit(lack)
+    print(f"skipped: {lack}", flush=True)
+    return [name for name in legs if name not in fleets]
 
 
 def measure(node: str, leg: str, asked: argparse.Namespace, reasons: Mapping[str, str], out: Path) -> dict[str, Result | None]:
@@ -279,17 +314,25 @@ def measure(node: str, leg: str, asked: argparse.Namespace, reasons: Mapping[str
     if not wanted:
         return results
     out.mkdir()
-    needs_fixture = LEGS[leg].side == "server" and not asked.url
-    with fixture(out / "server.log") if needs_fixture else nullcontext(asked.url) as url:
+    starts = {}
+    with serve(LEGS[leg], asked.url, out / "server.log") as url:
         for name in wanted:
+            starts[name] = time.time()
             results[name] = result = run(node, LEGS[leg], name, url, out / name, asked.timeout)
             show(leg, name, result, reasons.get(name), verbose=asked.verbose)
+    if LEGS[leg].fleet:
+        checks = check_turns(read_turns((out / "server.log").read_text(encoding="utf-8"), starts))
+        # One request shows nothing; a whole leg must.
+        results[TURNS] = turns = judge(checks) if checks or wanted == [*results] else None
+        if turns is not None:
+            show(leg, TURNS, turns, None, verbose=asked.verbose)
     return results
 
 
-def measure_all(node: str, asked: argparse.Namespace, expected: Expected, out: Path) -> dict[str, dict[str, Result | None]]:
-    """Runs the asked legs side by side; by default all of them."""
-    legs = asked.leg or list(LEGS)
+def measure_all(
+    node: str, legs: Sequence[str], asked: argparse.Namespace, expected: Expected, out: Path
+) -> dict[str, dict[str, Result | None]]:
+    """Runs legs side by side."""
     with ThreadPoolExecutor(1 if asked.url else asked.jobs) as lanes:
         measured = lanes.map(lambda leg: measure(node, leg, asked, expected.get(leg, {}), out / leg), legs)
         return dict(zip(legs, measured, strict=True))
@@ -302,10 +345,13 @@ def main() -> None:
     node = install()
     if asked.install:
         return
+    legs = choose(asked)
+    if not legs:
+        return
     out = HOME / "results"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    results = measure_all(node, asked, expected, out)
+    results = measure_all(node, legs, asked, expected, out)
     ran = [result for outcomes in results.values() for result in outcomes.values() if result is not None]
     if not ran:
         sys.exit(f"no scenario is called {asked.scenario}")

@@ -358,42 +358,33 @@ async def test_tool_with_task(ctx: Context) -> str:
 server.extend(Skills(Path(__file__).parent / "skills", directory_read=True))
 
 
-# Lists that change while clients listen.
+# Lists that change while clients listen, and change back: what is added while a server runs is added in one of its processes.
 
 
 async def dynamic_tool() -> str:
-    """Is there after every other call of test_trigger_tool_change."""
+    """Is there for a moment in each call of test_trigger_tool_change."""
     return "I am new here."
 
 
 async def dynamic_prompt() -> str:
-    """Is there after every other call of test_trigger_prompt_change."""
+    """Is there for a moment in each call of test_trigger_prompt_change."""
     return "I am new here."
-
-
-present = {"tool": False, "prompt": False}
 
 
 @server.tool
 async def test_trigger_tool_change() -> str:
     """Changes the list of tools."""
-    present["tool"] = not present["tool"]
-    if present["tool"]:
-        server.tool(dynamic_tool)
-    else:
-        server.remove("tools", "dynamic_tool")
-    return "The tool list changed."
+    server.tool(dynamic_tool)
+    server.remove("tools", "dynamic_tool")
+    return "The tool list changed, and changed back."
 
 
 @server.tool
 async def test_trigger_prompt_change() -> str:
     """Changes the list of prompts."""
-    present["prompt"] = not present["prompt"]
-    if present["prompt"]:
-        server.prompt(dynamic_prompt)
-    else:
-        server.remove("prompts", "dynamic_prompt")
-    return "The prompt list changed."
+    server.prompt(dynamic_prompt)
+    server.remove("prompts", "dynamic_prompt")
+    return "The prompt list changed, and changed back."
 
 
 # Resources.
