@@ -14,7 +14,7 @@ import re
 import secrets
 from asyncio import CancelledError
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from random import getrandbits
 from sys import exception
 from time import perf_counter
@@ -398,8 +398,9 @@ def note_refusal(
     write(REQUESTS, logging.INFO, fields["method"] or "a message", fields)
 
 
-@contextmanager
-def note_http(journal: Journal, method: str, headers: Headers, principal: str | None, session_id: str | None) -> Iterator[None]:
+def note_http(
+    journal: Journal, method: str, headers: Headers, principal: str | None, session_id: str | None
+) -> AbstractContextManager[None]:
     """Log a stream that is over, or another HTTP request that holds no message; the sinks are told of streams.
 
     Args:
@@ -409,6 +410,13 @@ def note_http(journal: Journal, method: str, headers: Headers, principal: str | 
         principal: Who asks.
         session_id: The session that it is of.
     """
+    if journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO) and method != "GET":
+        return nullcontext()
+    return _note_http(journal, method, headers, principal, session_id)
+
+
+@contextmanager
+def _note_http(journal: Journal, method: str, headers: Headers, principal: str | None, session_id: str | None) -> Iterator[None]:
     began = perf_counter()
     outcome = "cancelled"
     close = None if journal.sinks is None or method != "GET" else journal.sinks.open_stream("get")

@@ -21,7 +21,7 @@ from callboard.transport.door import Door, MetadataPage, check_old_path, check_p
 from callboard.transport.endpoint import Endpoint, HttpCall
 from callboard.transport.health import ALIVE, READY, Health, answer_probe, check_paths
 from callboard.transport.inflate import inflate
-from callboard.transport.known import Known, is_in_session
+from callboard.transport.known import Known, is_older
 from callboard.transport.rates import Rates, settle
 from callboard.transport.refusal import LINGER_BYTES, note, refuse_unread, refuse_work, report_client, wait_headers
 from callboard.transport.security import HttpRules, accepted_types, check, check_caller, check_media, read_coding
@@ -187,18 +187,18 @@ class App:
             What `serve_known` needs; None where such requests must come in as all others do.
         """
         headers: dict[bytes, bytes] = dict(scope["headers"])
-        in_session = self.endpoint.older is not None and is_in_session(headers)
-        if len(headers) != len(scope["headers"]) or (scope["method"], scope["path"]) != ("POST", self.path):
+        older, ends = self.endpoint.older is not None and is_older(headers), scope["method"] == "DELETE"
+        if len(headers) != len(scope["headers"]) or scope["path"] != self.path:
             return None
-        if b"content-encoding" in headers or not (in_session or headers.get(b"mcp-protocol-version") == _LATEST):
+        if b"content-encoding" in headers or not (older or (headers.get(b"mcp-protocol-version") == _LATEST and not ends)):
             return None  # its body has to be unpacked, or decides what serves it
-        accepted = self._read_accept(headers)
+        accepted = (False, accepted_types(headers.get(b"accept"))[1]) if ends else self._read_accept(headers)
         if self._check(scope, headers) is not None or isinstance(accepted, Fail):
             return None
         shown = dict(headers)
         if self.door is not None:
             self.door.strip(shown)
-        return Known(headers, shown, self._expose(headers), accepted[1] and not self.json_only, not accepted[0], in_session)
+        return Known(headers, shown, self._expose(headers), accepted[1] and not self.json_only, not accepted[0], older, ends)
 
     def serve_known(self, known: Known, body: bytes, state: Any, receive: Receive, send: Send) -> Coroutine[Any, Any, None] | None:
         """Serve a request whose head is known.
@@ -222,25 +222,25 @@ class App:
         if self.door is not None and (principal := self.door.recall(known.headers)) is None:
             return None
         loop = mount.workers.loop
-        message = self._decode(body)
+        message = None if known.ends else self._decode(body)
         if asyncio.get_running_loop() is not loop:
             return None
-        if known.in_session:
-            return self._serve_in_session(mount, known, message, principal, state, receive, send)
+        if known.older:
+            return self._serve_known_older(mount, known, message, principal, state, receive, send)
         if type(message) is not RawRequest or message.method == _LISTEN:
             return None
         stream = Stream(loop, receive, send, self._pulse, known.extra, streams=known.streams, streams_only=known.streams_only)
         return self._answer(stream, mount, message, known.shown, principal, state)
 
-    def _serve_in_session(
-        self, mount: Mount, known: Known, message: Message, principal: str | None, state: Any, receive: Receive, send: Send
+    def _serve_known_older(
+        self, mount: Mount, known: Known, message: Message | None, principal: str | None, state: Any, receive: Receive, send: Send
     ) -> Coroutine[Any, Any, None] | None:
         """Serve an ordinary message of an older protocol, as `_serve_older` does."""
-        older = self.endpoint.older
-        if older is None or not isinstance(message, _ORDINARY) or self.endpoint.era.claims(message, known.headers):
+        older, modern = self.endpoint.older, self.endpoint.era
+        _, headers, extra, streams, streams_only, _, ends = known
+        if older is None or not (ends or (isinstance(message, _ORDINARY) and not modern.claims(message, known.headers))):
             return None
-        _, headers, extra, streams, streams_only, _ = known
-        scope = {"type": "http", "method": "POST", "path": self.path, "state": state}
+        scope = {"type": "http", "method": "DELETE" if ends else "POST", "path": self.path, "state": state}
         http = HttpCall(
             mount, scope, receive, send, self._pulse, headers, extra, principal, message, streams=streams, streams_only=streams_only
         )

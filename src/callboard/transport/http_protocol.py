@@ -18,7 +18,7 @@ from callboard.core.modern import render_fail
 from callboard.errors import Fail, Reason
 from callboard.transport.asgi import App
 from callboard.transport.slow_clients import Phase, Sweep, Watch
-from callboard.transport.stream import JSON_LINES, SHORTCUTS, Shortcut
+from callboard.transport.stream import JSON_LINES, NO_CONTENT, SHORTCUTS, Shortcut
 from callboard.transport.whole_call import Head, Heads, WholeCall
 
 try:
@@ -391,7 +391,10 @@ class HttptoolsGuarded(Guarded):
             type(self).dated = (state.default_headers, dated)
         if headers:
             lines = b"".join([b"%b: %b\r\n" % header for header in headers]) + lines
-        self.transport.write_now(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (self.status_lines[status], dated, lines, len(body), body))
+        if status == NO_CONTENT:
+            self.transport.write_now(b"%b%b%b\r\n" % (self.status_lines[status], dated, lines))
+        else:
+            self.transport.write_now(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (self.status_lines[status], dated, lines, len(body), body))
         if self.pipeline or self.backlog or self.flow.write_paused:
             self.on_response_complete()
         else:
@@ -399,7 +402,13 @@ class HttptoolsGuarded(Guarded):
 
     def make_cycle(self, call: WholeCall) -> Any:
         """Put a cycle of uvicorn's in the place of a `WholeCall`."""
-        scope = {**call.head.scope, "client": self.client, "server": self.server, "scheme": self.scheme, "state": self.app_state.copy()}
+        scope = {
+            **call.head.make_scope(),
+            "client": self.client,
+            "server": self.server,
+            "scheme": self.scheme,
+            "state": self.app_state.copy(),
+        }
         cycle = self.cycle_type(
             scope=scope,
             transport=self.transport,
@@ -497,7 +506,8 @@ def answer_at_once() -> None:
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
         more = b"".join([b"%b: %b\r\n" % header for header in cycle.default_headers + headers])
-        cycle.transport.write(b"%b%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], more, lines, len(body), body))
+        length = b"" if status == NO_CONTENT else b"content-length: %d\r\n" % len(body)
+        cycle.transport.write(b"%b%b%b%b\r\n%b" % (STATUS_LINE[status], more, lines, length, body))
         cycle.message_event.set()
         cycle.on_response()
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from callboard.wire.versions import LEGACY
 
-__all__ = ["Known", "is_in_session"]
+__all__ = ["Known", "is_older"]
 
-# What the version header may be in a session: clients of 2025-03-26 have none (VN-23).
+# What the version header may be where there are sessions: clients of 2025-03-26 have none (VN-23).
 _VERSIONS = frozenset({None, *(version.encode() for version in LEGACY)})
 
 
 class Known(NamedTuple):
-    """What is known of a POST by its head, and by the address that it came from.
+    """What is known of a POST or DELETE by its head, and by the address that it came from.
 
     Attributes:
         headers: Its headers by lower-case name.
@@ -22,7 +22,8 @@ class Known(NamedTuple):
         extra: Headers for every answer.
         streams: Whether the client takes an event stream.
         streams_only: Whether it takes nothing else.
-        in_session: Whether it names a session, and no other version than one that has sessions; else it is of the current protocol.
+        older: Whether it is of an older protocol, unless its body says otherwise; else it is of the current one.
+        ends: Whether it is the DELETE that ends a session.
     """
 
     headers: dict[bytes, bytes]
@@ -30,13 +31,24 @@ class Known(NamedTuple):
     extra: list[tuple[bytes, bytes]]
     streams: bool
     streams_only: bool
-    in_session: bool
+    older: bool
+    ends: bool
+
+    def of_session(self, session_id: bytes) -> Known:
+        """The same of a request that names another session.
+
+        Args:
+            session_id: Its id.
+        """
+        headers, shown, extra, streams, streams_only, older, ends = self
+        named = {b"mcp-session-id": session_id}
+        return Known({**headers, **named}, {**shown, **named}, extra, streams, streams_only, older, ends)
 
 
-def is_in_session(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request names a session, and no version that has none.
+def is_older(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request names no version but one that has sessions.
 
     Args:
         headers: Its headers by lower-case name.
     """
-    return b"mcp-session-id" in headers and headers.get(b"mcp-protocol-version") in _VERSIONS
+    return headers.get(b"mcp-protocol-version") in _VERSIONS

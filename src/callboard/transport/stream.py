@@ -22,6 +22,7 @@ from callboard.server.places import Load
 __all__ = [
     "JSON_HEADERS",
     "JSON_LINES",
+    "NO_CONTENT",
     "SHORTCUTS",
     "SSE_HEADERS",
     "WATCH_AFTER",
@@ -55,8 +56,8 @@ JSON_HEADERS = [(b"content-type", b"application/json"), *_PRIVATE]
 # Statuses of answers that say when to try again, and of those that may say what else to get.
 _BUSY = frozenset({429, 503})
 _ADVISED = _BUSY | {403}
-# What has no content has no length either (RFC 9110 section 8.6).
-_NO_CONTENT = 204
+NO_CONTENT = 204
+"""The status of answers that have no content, and so no length either (RFC 9110 section 8.6)."""
 # X-Accel-Buffering: HM-12. A proxy that compresses would hold events back, too.
 SSE_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -79,7 +80,7 @@ class Shortcut(NamedTuple):
     Attributes:
         take: The body of a request, given the owner of `receive`; None where it has to be waited for.
         ready: Whether it can now, given the owner of `send`.
-        write: Writes status, header lines of the content but for its length, further headers, and body.
+        write: Writes status, header lines of the content but for its length, further headers, and body; of `NO_CONTENT` no length.
     """
 
     take: Callable[[Any], bytes | None]
@@ -445,14 +446,14 @@ async def send_answer(send: Send, status: int, body: bytes, extra: list[tuple[by
     """
     if status in _BUSY and all(name != b"retry-after" for name, _ in extra):
         extra = [*extra, _retry_after(1)]
-    if status != _NO_CONTENT and write_whole(send, status, JSON_LINES if body else b"", extra, body):
+    if write_whole(send, status, JSON_LINES if body else b"", extra, body):
         return
     await _send_both(send, status, body, extra)
 
 
 async def _send_both(send: Send, status: int, body: bytes, extra: list[tuple[bytes, bytes]]) -> None:
     """Send head and body of a whole response by ASGI."""
-    headers = [*extra] if status == _NO_CONTENT else [*extra, (b"content-length", b"%d" % len(body))]
+    headers = [*extra] if status == NO_CONTENT else [*extra, (b"content-length", b"%d" % len(body))]
     if body:
         headers += JSON_HEADERS
     await send({"type": "http.response.start", "status": status, "headers": headers})

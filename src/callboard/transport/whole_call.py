@@ -1,20 +1,21 @@
 """Calls that come whole, in one piece: `callboard.run` answers them past the connection's parser, and past all that comes after it.
 
 A client sends the same head again and again: what it means, and that it may, depends on its bytes and on who sends them, so both are
-remembered for a while, and then nothing of it need be read. The rest of uvicorn's protocol takes a `WholeCall` for one of its own cycles;
-where more is asked of it than to write one whole answer, one of those takes its place.
+remembered for a while, and then nothing of it need be read. Heads that differ in nothing but the session that they name mean the same of
+different sessions: what is the same of them is remembered, too, as their outline. The rest of uvicorn's protocol takes a `WholeCall` for one
+of its own cycles; where more is asked of it than to write one whole answer, one of those takes its place.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from callboard.transport.asgi import App
 from callboard.transport.known import Known
 from callboard.transport.stream import Receive, Scope, Send
-from callboard.wire.versions import LATEST
 
 __all__ = ["Head", "Heads", "WholeCall"]
 
@@ -25,8 +26,13 @@ LONGEST = 16 * 1024
 FORGET_AFTER = 60.0
 # Heads that are remembered to have been there once; most of those that come twice come often.
 MOST_SEEN = 4096
-_LATEST = LATEST.encode()
+# A session's id, where it can be nothing else: it says nothing to a parser, whatever it is.
+_find_session = re.compile(rb"\r\nmcp-session-id:[ \t]*([!-~]{1,256})\r\n", re.IGNORECASE).search
 _SESSION = b"mcp-session-id"
+# How requests begin that may be answered at once.
+_BEGINNINGS = (b"POST ", b"DELET")
+# Who sends a head, and all its bytes; or what stands before the session's id, how long that is, and what stands after it.
+_Key: TypeAlias = tuple[str | None, bytes] | tuple[str | None, bytes, int, bytes]
 # Headers that have a say in how a message is read, in what comes back, or in where it came from.
 _DECIDING = frozenset(
     {b"transfer-encoding", b"expect", b"upgrade", b"te", b"trailer", b"x-forwarded-for", b"x-forwarded-proto", b"http2-settings"}
@@ -39,12 +45,22 @@ class Head(NamedTuple):
     Attributes:
         known: What the application knows of it.
         length: Bytes of the body that it announces.
-        scope: The ASGI scope that it was read into.
+        scope: The ASGI scope that it was read into; of an outline it names another session.
     """
 
     known: Known
     length: int
     scope: Scope
+
+    def of_session(self, session_id: bytes) -> Head:
+        """The same head, naming another session."""
+        return Head(self.known.of_session(session_id), self.length, self.scope)
+
+    def make_scope(self) -> Scope:
+        """The ASGI scope of a request with this head."""
+        named = self.known.headers.get(_SESSION)
+        headers = [(name, named if name == _SESSION and named is not None else value) for name, value in self.scope["headers"]]
+        return {**self.scope, "headers": headers}
 
 
 class _Collector:
@@ -55,7 +71,7 @@ class _Collector:
         self.clear()
 
     def clear(self) -> None:
-        self.url = b""
+        self.url = self.method = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.body = b""
         self.begun = self.complete = 0
@@ -72,8 +88,8 @@ class _Collector:
 
     def on_headers_complete(self) -> None:
         parser = self.parser
-        self.is_plain = parser.get_method() == b"POST" and parser.get_http_version() == "1.1"
-        self.is_plain = self.is_plain and parser.should_keep_alive() and not parser.should_upgrade()
+        self.method = parser.get_method()
+        self.is_plain = parser.get_http_version() == "1.1" and parser.should_keep_alive() and not parser.should_upgrade()
 
     def on_body(self, body: bytes) -> None:
         self.body = self.body + body if self.body else body
@@ -94,12 +110,12 @@ class Heads:
         self._path = app.path.encode()
         self._size = 0
         self._seen: set[int] = set()
-        self._kept: dict[tuple[str | None, bytes], Head] = {}
+        self._kept: dict[_Key, Head] = {}
         self._found = _Collector()
         self.get = self._kept.get
 
     def read(self, data: bytes, end: int, client: tuple[str, int] | None, loop: asyncio.AbstractEventLoop) -> Head | None:
-        """Read what may be one whole request, with a parser of its own.
+        """Read what may be one whole request, with a parser of its own where its outline is not known.
 
         Args:
             data: All that came, between two messages.
@@ -110,20 +126,40 @@ class Heads:
         Returns:
             Its head; None where it is not one whole request that can be answered at once: then the connection's parser must read it.
         """
-        if len(data) > LONGEST or data[:5] != b"POST ":
+        if len(data) > LONGEST or data[:5] not in _BEGINNINGS:
             return None
-        if _LATEST not in data and _SESSION not in data[:end].lower():  # others are not recognised: spare them a second parser
-            return None
+        peer = None if client is None else client[0]
+        outline: _Key | None = None
+        if (named := _find_session(data, 0, end)) is not None:
+            begin, stop = named.span(1)
+            outline = peer, data[:begin], stop - begin, data[stop:end]
+            if (like := self.get(outline)) is not None:
+                head = like.of_session(named[1])
+                self._learn((peer, data[:end]), end, head, loop)
+                return head
+        if (made := self._make(data, end, client)) is not None:
+            self._learn((peer, data[:end]), end, made, loop)
+            if outline is not None:
+                self._learn(outline, end, made, loop)
+        return made
+
+    def _make(self, data: bytes, end: int, client: tuple[str, int] | None) -> Head | None:
+        """The head of a whole request, by its bytes; None where it is no ordinary one."""
         if (found := self._parse(data)) is None:
             return None
         headers, body = found.headers, found.body
         if found.url != self._path or body != data[end:] or not _DECIDING.isdisjoint([name for name, _ in headers]):
             return None
+        told = (b"content-length", b"%d" % len(body)) in headers
+        if found.method == b"DELETE":  # without a body, as all that we know send it
+            told = not body and (told or b"content-length" not in [name for name, _ in headers])
+        if not told:
+            return None
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": found.method.decode(),
             "root_path": "",
             "path": self._app.path,
             "raw_path": self._path,
@@ -131,11 +167,8 @@ class Heads:
             "headers": headers,
             "client": client,
         }
-        if (b"content-length", b"%d" % len(body)) not in headers or (known := self._app.recognise(scope)) is None:
-            return None
-        head = Head(known, len(body), scope)
-        self._learn(None if client is None else client[0], data[:end], head, loop)
-        return head
+        known = self._app.recognise(scope)
+        return None if known is None else Head(known, len(body), scope)
 
     def _parse(self, data: bytes) -> _Collector | None:
         """What is in one whole, ordinary message."""
@@ -155,20 +188,20 @@ class Heads:
             return None
         return found if found.is_plain else None
 
-    def _learn(self, peer: str | None, head: bytes, made: Head, loop: asyncio.AbstractEventLoop) -> None:
-        """Remember a head that comes for the second time."""
-        key = hash((peer, head))
-        if key not in self._seen:
+    def _learn(self, key: _Key, size: int, made: Head, loop: asyncio.AbstractEventLoop) -> None:
+        """Remember a head, or an outline, that comes for the second time."""
+        trace = hash(key)
+        if trace not in self._seen:
             if len(self._seen) >= MOST_SEEN:
                 self._seen.clear()
-            self._seen.add(key)
+            self._seen.add(trace)
             return
         if not self._kept:
             loop.call_later(FORGET_AFTER, self.forget)
-        if self._size + len(head) > MOST_REMEMBERED:
+        if self._size + size > MOST_REMEMBERED:
             self.forget()
-        self._size += len(head)
-        self._kept[peer, head] = made
+        self._size += size
+        self._kept[key] = made
 
     def forget(self) -> None:
         """Forget all of them."""

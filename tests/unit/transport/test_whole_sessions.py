@@ -7,17 +7,19 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from unit.transport.whole_stage import Line, Stage, request, third_answer
 from virtual_time import settle, virtual_time
 
 from benchmarks import legacy_traffic as old
 from benchmarks.traffic import Exchange, encode
+from callboard import Server, asgi
 from callboard.auth import BearerTokens
 from callboard.limits import Limits
 from callboard.transport.http_protocol import answer_at_once
 from callboard.transport.stream import SHORTCUTS
-from callboard.transport.whole_call import WholeCall
+from callboard.transport.whole_call import FORGET_AFTER, MOST_REMEMBERED, WholeCall
 
 TEXT = {"text": "hello"}
 CLIENT = {"jsonrpc": "2.0", "id": 7, "result": {}}
@@ -88,6 +90,123 @@ async def test_the_answer_is_the_same_as_uvicorns(exchange: Exchange) -> None:
     assert sorted(ours.split(b"\r\n")) == sorted(theirs.split(b"\r\n"))
 
 
+class Visits(msgspec.Struct):
+    many: int = 0
+
+
+def without_ids(said: bytes) -> list[bytes]:
+    """Lines of an answer, in order of the alphabet, without what is random: ids of sessions, and of errors."""
+    return sorted(re.sub(rb"(?i)(mcp-session-id: |\(id |content-length: )[!-~]+", rb"\1", said).split(b"\r\n"))
+
+
+async def others(line: Line, exchange: Exchange, *, count: int = 2, verb: str = "POST") -> None:
+    """Send an exchange in sessions of their own, so that what is the same of their heads is known."""
+    for _ in range(count):
+        await line.say(request(exchange, await open_session(line), verb=verb))
+
+
+@pytest.mark.parametrize("exchange", ANSWERED)
+@virtual_time
+async def test_the_first_of_its_kind_in_a_session_is_answered_like_those_of_other_sessions(exchange: Exchange) -> None:
+    answers = []
+    for stock in (False, True):
+        stage = Stage()
+        stage.go.set()
+        line = Line(stage.app, stock=stock)
+        await others(line, exchange)
+        data = request(exchange, await open_session(line))
+        if not stock:
+            assert await line.is_whole(data)
+            data = request(exchange, await open_session(line))
+        answers.append(without_ids(await line.say(data)))
+    assert len(answers[0]) > 3
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("end", [b"", b"Content-Length: 0"], ids=["no length", "length 0"])
+@virtual_time
+async def test_sessions_begin_and_end_as_with_uvicorns_protocol(end: bytes) -> None:
+    # HL-01, HL-21
+    bye = Exchange(old.HEADERS, b"")
+    told: list[list[list[bytes]]] = []
+    for stock in (False, True):
+        line = Line(Stage().app, stock=stock)
+        told.append([])
+        for _ in range(4):
+            told[-1].append(without_ids(await line.say(request(old.initialize()))))
+            session = await open_session(line)
+            data = request(bye, session, verb="DELETE").replace(b"Content-Length: 0\r\n", end + b"\r\n" if end else b"")
+            for _ in range(2):
+                told[-1].append(without_ids(await line.say(data)))
+        if not stock:
+            assert await line.is_whole(request(old.initialize()))
+            assert await line.is_whole(
+                request(bye, await open_session(line), verb="DELETE").replace(b"Content-Length: 0\r\n", end and end + b"\r\n")
+            )
+    assert told[0] == told[1]
+
+
+@virtual_time
+async def test_what_is_known_of_one_session_is_not_done_in_another() -> None:
+    server = Server("counter", state=Visits)
+
+    @server.tool
+    async def visit(state: Visits) -> str:
+        state.many += 1
+        return f"visit {state.many}"
+
+    line = Line(asgi(server))
+    visit_it = old.call("visit", {})
+    await others(line, visit_it)
+    one, two = await open_session(line), await open_session(line)
+    for session, seen in ((one, 1), (two, 1), (one, 2), (two, 2), (two, 3)):
+        assert await line.is_whole(request(visit_it, session))
+        assert b"visit %d" % seen in line.pipe.data
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b"", b"x", id="another length"),
+        pytest.param(b"", b" ", id="a space behind"),
+        pytest.param(b"", b"\xe9", id="not ASCII"),
+        pytest.param(b"", b"\r\n x", id="folded"),
+        pytest.param(b"", b"\nX-Other: 1", id="a line feed alone"),
+        pytest.param(b"", b"\x00", id="zero"),
+        pytest.param(b"X-", b"", id="another name"),
+        pytest.param(b"X-Other: 1\r\n ", b"", id="in a folded line"),
+    ],
+)
+@virtual_time
+async def test_where_more_differs_than_the_session_the_parser_reads_it(before: bytes, after: bytes) -> None:
+    # SA15
+    echo = old.call("echo", TEXT)
+    line = Line(Stage().app)
+    await others(line, echo, count=3)
+    session = await open_session(line)
+    data = request(echo, before + session + after)
+    ours, theirs = Line(line.protocol.mcp, beside=line), Line(line.protocol.mcp, stock=True)
+    mine, stocks = [await each.say(data) for each in (ours, theirs)]
+    assert mine[:12] == stocks[:12]
+    assert mine[:12] == b"HTTP/1.1 400" or without_ids(mine) == without_ids(stocks)  # the text of what is no HTTP is our own
+    assert await Line(line.protocol.mcp, beside=line).is_whole(request(echo, session))
+
+
+@virtual_time
+async def test_outlines_are_forgotten_as_heads_are() -> None:
+    echo = old.call("echo", TEXT)
+    line = Line(Stage().app)
+    await others(line, echo, count=3)
+    heads = line.protocol.heads
+    assert len(heads)
+    await asyncio.sleep(FORGET_AFTER)
+    assert not len(heads)
+    assert await line.is_whole(request(echo, await open_session(line)))  # it is read again
+    for number in range(3 * MOST_REMEMBERED // 12_000):
+        await others(line, echo._replace(headers={**echo.headers, "X-Long": f"{number:012000}"}))
+    assert 0 < len(heads) <= MOST_REMEMBERED // 12_000 + 100
+
+
 NEVER = {
     "malformed": Exchange(old.HEADERS, b"{"),
     "batch": json_of([CLIENT]),
@@ -116,8 +235,8 @@ async def test_heads_that_are_out_of_order_are_the_parsers() -> None:
     session = await open_session(line)
     echo = old.call("echo", TEXT)
     for data in (
-        request(echo),
         request(echo, session, session),
+        request(echo, session, b"MCP-SESSION-ID: other"),
         request(echo, session, b"Transfer-Encoding: chunked"),
         request(echo, session, b"Connection: close"),
         request(echo, session, b"X-Forwarded-For: 8.8.8.8"),
