@@ -328,6 +328,17 @@ async def a_subscription_holds_in_every_worker(fleet: Fleet) -> None:
 
 
 @scenario
+async def a_list_that_authors_decide_is_told_of_in_every_worker(fleet: Fleet) -> None:
+    # SB-11
+    session = await fleet.connect()
+    async with session.listen(**at(1)) as stream:
+        await stream.frame()
+        for kind in ("tools", "resources"):
+            fleet.servers[0].list_changed(kind)
+            assert (await stream.message())["method"] == f"notifications/{kind}/list_changed"
+
+
+@scenario
 async def a_log_level_holds_in_every_worker(fleet: Fleet) -> None:
     # LG-03
     session = await fleet.connect()

@@ -11,6 +11,7 @@ from desk import Desk
 
 from callboard import Context, Outcome, Request, Server, Service, asgi
 from callboard.limits import Limits
+from callboard.stores.memory import MemoryStore
 from callboard.stores.topics import LOST
 
 ID = f"{META_PREFIX}subscriptionId"
@@ -227,6 +228,31 @@ async def test_two_servers_in_one_process_hear_nothing_of_each_other() -> None:
         first.remove("tools", "x")
         await stream.message()
         assert stream.body.count(b"list_changed") == 1
+
+
+async def test_an_author_says_that_a_list_has_changed() -> None:
+    # SB-11, A10
+    store, shown = MemoryStore(), {"yes"}
+    hall, shop, other = Server("hall", store=store), Server("shop"), Server("hall", store=store)
+    shop.tool(lambda: "x", name="maybe", visible=lambda ctx: "yes" in shown)
+    for server in (hall, other):
+        server.mount("shop", shop)
+    client = Client(asgi(hall))
+    async with (
+        client.listen(toolsListChanged=True) as stream,
+        Client(asgi(other)).listen(toolsListChanged=True) as beside,
+    ):
+        for each in (stream, beside):
+            await each.message()
+        assert [tool["name"] for tool in (await client.request("tools/list")).result["tools"]] == ["shop_maybe"]
+        shown.clear()
+        shop.list_changed("prompts")
+        shop.list_changed("tools")
+        for each in (stream, beside):
+            assert (await each.message())["method"] == "notifications/tools/list_changed"
+        assert (await client.request("tools/list")).result["tools"] == []
+    with pytest.raises(ValueError, match=r"the lists are tools, prompts, resources, not 'templates'"):
+        shop.list_changed("templates")  # type: ignore[arg-type] # a wrong one
 
 
 async def test_what_changes_before_the_acknowledgement_comes_after_it() -> None:

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from msgspec import UNSET
 from typing_extensions import deprecated
@@ -47,7 +47,7 @@ from callboard.server.pushes import push_log, push_to_session, push_to_topic
 from callboard.server.registry import Kind, Provider, Registry
 from callboard.server.seals import Seals
 from callboard.server.state import HookFields, StateKind, Turn, read_hooks
-from callboard.server.subscriptions import Hub
+from callboard.server.subscriptions import Hub, check_kind, deliverable
 from callboard.server.task_table import Tasks
 from callboard.server.tasks import TaskExtension
 from callboard.stores.base import Bus, Store
@@ -194,7 +194,7 @@ class Server:
         """
         extensions = {name: extension.settings() for name, extension in self.extensions.items()}
         if self._declared is not None:
-            return _deliverable(self._declared, extensions, listens=listens, logs=logs)
+            return deliverable(self._declared, extensions, listens=listens, logs=logs)
         changes = {"listChanged": True} if listens else {}
         capabilities: dict[str, Any] = {"logging": {}} if logs else {}
         for kind in ("tools", "prompts"):
@@ -430,6 +430,18 @@ class Server:
         for server in self._publishers():
             server.hub.publish("resources", uri)
 
+    def list_changed(self, kind: Literal["tools", "prompts", "resources"]) -> None:
+        """Tell every client that listens to fetch a list again, since what a provider or `visible=` makes of it has changed; from any thread.
+
+        Args:
+            kind: Which list.
+
+        Raises:
+            ValueError: There is no such list.
+        """
+        for server in self._publishers():
+            server.hub.publish(check_kind(kind))
+
     def broadcast(self, topic: str, notification: Any) -> None:
         """Tell every session whose `channels` name a topic; from any thread, waiting for nobody.
 
@@ -576,16 +588,3 @@ def _check_uri(uri: str) -> None:
         raise RegistrationError(
             f"{uri!r} is no absolute URI; begin it with a scheme and percent-encode what URIs can't hold, like docs://{uri.lstrip('/') or 'path'}."
         )
-
-
-def _deliverable(declared: Mapping[str, Any], extensions: Mapping[str, Any], *, listens: bool, logs: bool) -> dict[str, Any]:
-    """What an author declared, less what can't be delivered here (A19), and logging, which any function may do (LG-02)."""
-    promises = () if listens else ("listChanged", "subscribe")
-    kept = {
-        key: {name: on for name, on in value.items() if name not in promises} if isinstance(value, Mapping) else value
-        for key, value in declared.items()
-        if key != "logging"
-    }
-    if extensions:
-        kept["extensions"] = {**kept.get("extensions", {}), **extensions}
-    return {**kept, "logging": {}} if logs else kept

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -36,7 +36,7 @@ from callboard.stores.topics import LOST
 from callboard.wire.jsonrpc import encode
 from callboard.wire.methods import ListenFilter
 
-__all__ = ["CHANGES", "MAX_RESOURCES", "Change", "Hub", "decode_change"]
+__all__ = ["CHANGES", "MAX_RESOURCES", "Change", "Hub", "check_kind", "decode_change", "deliverable"]
 
 CHANGES = "callboard.changes"
 """The Bus topic that changes travel on."""
@@ -340,3 +340,35 @@ def _check(ctx: Context) -> Limits:
 def _close(listener: _Listener) -> None:
     if not listener.closed.done():
         listener.closed.set_result(None)
+
+
+def deliverable(declared: Mapping[str, Any], extensions: Mapping[str, Any], *, listens: bool, logs: bool) -> dict[str, Any]:
+    """What an author declared, less what can't be delivered here (A19), and logging, which any function may do (LG-02).
+
+    Args:
+        declared: Capabilities, as given to the server.
+        extensions: Settings of extensions by name.
+        listens: Whether the transport can deliver notifications of change.
+        logs: Whether it can deliver log messages.
+    """
+    promises = () if listens else _PROMISES
+    kept = {
+        key: {name: on for name, on in value.items() if name not in promises} if isinstance(value, Mapping) else value
+        for key, value in declared.items()
+        if key != "logging"
+    }
+    if extensions:
+        kept["extensions"] = {**kept.get("extensions", {}), **extensions}
+    return {**kept, "logging": {}} if logs else kept
+
+
+def check_kind(kind: str) -> str:
+    """A kind of list that can change.
+
+    Raises:
+        ValueError: It is none.
+    """
+    kinds = [known for *_, known in _KINDS]
+    if kind not in kinds:
+        raise ValueError(f"list_changed: the lists are {', '.join(kinds)}, not {kind!r:.100}.")
+    return kind
