@@ -279,8 +279,9 @@ async def what_is_said_to_many_comes_once_and_in_order(fleet: Fleet) -> None:
         await stream.frame()
         for number in range(6):
             fleet.servers[number % 2].broadcast("news", {"method": "notifications/message", "params": {"level": "info", "data": number}})
-            await asyncio.sleep(0.02)
-        assert [note["params"]["data"] for note in await stream.take(6)] == list(range(6))
+        told = [note["params"]["data"] for note in await stream.take(6)]
+        # Of two workers that speak at once nobody knows which is first.
+        assert [[number for number in told if number % 2 == worker] for worker in (0, 1)] == [[0, 2, 4], [1, 3, 5]]
 
 
 @scenario
