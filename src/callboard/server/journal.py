@@ -60,6 +60,7 @@ _TRACED = re.compile(rb"traceparent").search
 # Hexadecimal digits of a hash.
 _DIGITS = 12
 _DONE, _CANCELLED = State.DONE, State.CANCELLED
+_INFO = logging.INFO
 
 # What is worth a line of `callboard.security`, whatever the transport.
 _EVENTS = {Reason.SCOPE: "scope", Reason.RATE: "rate", Reason.STATE: "state"}
@@ -150,11 +151,12 @@ class Journal:
         return hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), key=self._key).hexdigest()[:_DIGITS]
 
 
-def note_start(context: Context) -> RequestStarted:
+def note_start(context: Context, sinks: Sinks | None) -> RequestStarted:
     """A request begins to be served: tell the sinks, and give it the id that the log calls it by.
 
     Args:
         context: What its functions see.
+        sinks: The server's.
 
     Returns:
         What `note_end` needs, whatever the request comes to.
@@ -162,11 +164,11 @@ def note_start(context: Context) -> RequestStarted:
     began = perf_counter()
     request, server = context.request, context.mount.server
     headers, envelope, method = request.headers, request.envelope, request.method
-    version, traced, sinks = envelope.version, envelope.traced, server.journal.sinks
+    version, traced = envelope.version, envelope.traced
     component: str | None = None
     if sinks is not None:
-        if method == "tools/call" and request.params.name in server.registry.tools:  # what matters most
-            component = request.params.name
+        if method == "tools/call" and (name := request.params.name) in server.registry.tools:  # what matters most
+            component = name
         else:
             component = sinks.name_component(context)
     started = RequestStarted(
@@ -194,7 +196,7 @@ def note_start(context: Context) -> RequestStarted:
     return started
 
 
-def note_end(started: RequestStarted, context: Context, outcome: Outcome | None, status: int, answer: bytes) -> tuple[int, bytes]:
+def note_end(started: RequestStarted, context: Context, outcome: Outcome | None, status: int, answer: bytes) -> None:
     """A request is over: tell the sinks, and write its line of log.
 
     Args:
@@ -203,9 +205,6 @@ def note_end(started: RequestStarted, context: Context, outcome: Outcome | None,
         outcome: What it came to.
         status: HTTP status; 0 where it ends with an exception that nobody is told of, the one that is being handled.
         answer: The encoded answer.
-
-    Returns:
-        `status` and `answer`.
     """
     seconds, size = perf_counter() - started._began, None  # noqa: SLF001 - for this
     if status:
@@ -215,31 +214,41 @@ def note_end(started: RequestStarted, context: Context, outcome: Outcome | None,
     else:
         stopped = "cancelled" if isinstance(exception(), CancelledError) else "aborted"
     if (sinks := context.mount.server.journal.sinks) is not None:
-        if stopped is None and type(outcome) is Reply and type(outcome.value) is dict and "isError" not in outcome.value:
-            word, fail = "ok", None  # what most come to, without a call
+        if stopped is None and type(outcome) is Reply and context.stop_reason is None and started.component is not OTHER:
+            value = outcome.value
+            word = "ok" if type(value) is dict and "isError" not in value else read_outcome(outcome, context)[0]
+            event = RequestStopped(started, word, seconds, size)  # what most come to
         else:
-            word, fail = (stopped or "aborted", None) if stopped is not None or outcome is None else read_outcome(outcome, context)
-        if word == "ok" and started.component == OTHER:
-            started.component = sinks.learn(context)
-        why = None if context.stop_reason is None else str(context.stop_reason)[:MAX_TEXT]
-        code = reason = error_id = None
-        if fail is not None:
-            code, reason = find_code(fail, modern=started.version == LATEST), fail.reason.name
-            error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
-        event = RequestStopped(started, word, seconds, code, reason, error_id, why, size)
+            event = _describe_end(started, context, outcome, stopped, seconds, size)
         for take in sinks.enders:
             try:
                 take(event)
             except RAISED:
                 sinks.complain(take, event)
-    if REQUESTS.isEnabledFor(logging.INFO):
+    if REQUESTS.isEnabledFor(_INFO):
         _note(context, outcome, stopped, size, seconds)
     try:  # noqa: SIM105 - a context manager costs three calls, here for each request
         REQUEST.reset(started._token)  # noqa: SLF001 - for this
     except ValueError:  # the coroutine is closed by the garbage collector, elsewhere than it ran
         pass
     started._token = None  # noqa: SLF001 - it holds its context, which may hold what was started
-    return status, answer
+    if started.traced:
+        started.let_go()
+
+
+def _describe_end(
+    started: RequestStarted, context: Context, outcome: Outcome | None, stopped: str | None, seconds: float, size: int | None
+) -> RequestStopped:
+    """What the sinks are told of an end that is worth more than a word."""
+    sinks = context.mount.server.journal.sinks
+    word, fail = (stopped or "aborted", None) if stopped is not None or outcome is None else read_outcome(outcome, context)
+    if word == "ok" and started.component is OTHER and sinks is not None:
+        started.component = sinks.learn(context)
+    why = None if context.stop_reason is None else str(context.stop_reason)[:MAX_TEXT]
+    if fail is None:
+        return RequestStopped(started, word, seconds, size, stop_reason=why)
+    error_id = started.request if context.crashed and fail.reason is Reason.INTERNAL else None
+    return RequestStopped(started, word, seconds, size, find_code(fail, modern=started.version == LATEST), fail.reason.name, error_id, why)
 
 
 def _note(context: Context, outcome: Outcome | None, stopped: str | None, size: int | None, seconds: float) -> None:

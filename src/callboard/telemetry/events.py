@@ -134,6 +134,7 @@ class RequestStarted(msgspec.Struct, eq=False, gc=False):
     _session: str | None = None
     _headers: Mapping[bytes, bytes] | None = None
     _meta: msgspec.Raw | None = None
+    _said: dict[str, str] | None = None
     _token: Any = None
 
     @property
@@ -161,13 +162,9 @@ class RequestStarted(msgspec.Struct, eq=False, gc=False):
     @property
     def trace(self) -> dict[str, str]:
         """`traceparent`, `tracestate` and `baggage` of its `_meta`, those that are there (SEP-414)."""
-        raw = self._meta
-        if raw is None:
-            return {}
-        try:
-            return _pick(_decode_meta(raw))
-        except (msgspec.DecodeError, RecursionError):
-            return {}
+        if self._said is None:
+            self._said = {} if self._meta is None else _read_trace(self._meta)
+        return self._said
 
     @property
     def http_trace(self) -> dict[str, str]:
@@ -181,6 +178,12 @@ class RequestStarted(msgspec.Struct, eq=False, gc=False):
     def bytes_in(self) -> int | None:
         """Bytes of the HTTP body, as its header says; None where nothing does."""
         return read_size(self._headers)
+
+    def let_go(self) -> None:
+        """Keep no more than is told: a `_meta` holds the whole body that it stood in."""
+        if self._meta is not None:
+            self._request, self._said = self.request, self.trace
+            self._meta = None
 
     def __repr__(self) -> str:
         """Without who asks, its session, and its headers."""
@@ -207,6 +210,13 @@ _decode_meta = msgspec.json.Decoder(dict[str, Any]).decode
 _CARRIED = {"traceparent": 200, "tracestate": 512, "baggage": 8192}
 
 
+def _read_trace(meta: msgspec.Raw) -> dict[str, str]:
+    try:
+        return _pick(_decode_meta(meta))
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+
+
 def _pick(said: Mapping[str, Any]) -> dict[str, str]:
     found = {
         key: value
@@ -223,22 +233,22 @@ class RequestStopped(msgspec.Struct, frozen=True, gc=False):
         started: How it began.
         outcome: One of `OUTCOMES`.
         seconds: From when it was read to its answer.
+        bytes_out: Bytes of the answer; None where there was none.
         code: JSON-RPC code of an error; None without.
         reason: Name of the error's `Reason`; None without.
         error_id: What the error's text and the log's traceback call it by, where a function failed in a way that is not its own doing; None
             otherwise.
         stop_reason: Why its session ends with it, in the author's words; None where it goes on.
-        bytes_out: Bytes of the answer; None where there was none.
     """
 
     started: RequestStarted
     outcome: str
     seconds: float
+    bytes_out: int | None = None
     code: int | None = None
     reason: str | None = None
     error_id: str | None = None
     stop_reason: str | None = None
-    bytes_out: int | None = None
     name: ClassVar[str] = "request.stop"
 
 

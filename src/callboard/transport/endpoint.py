@@ -334,12 +334,12 @@ class Endpoint:
         Raises:
             asyncio.CancelledError: This task was cancelled.
         """
-        started = None if self.server.journal.sinks is None and not REQUESTS.isEnabledFor(logging.INFO) else note_start(context)
+        sinks = self.server.journal.sinks
+        started = None if sinks is None and not REQUESTS.isEnabledFor(logging.INFO) else note_start(context, sinks)
         request, load = context.request, context.mount.load
         outcome: Outcome | None = None
         if (fail := load.enter(context.principal, request.method)) is not None:
-            status, answer = era.render(request.id, fail, None)
-            return (status, answer) if started is None else note_end(started, context, fail, status, answer)
+            return self._turn_away(context, era, fail, started)
         try:
             params = request.params
             if request.row.asks and (params.request_state is not UNSET or params.input_responses is not UNSET):
@@ -368,6 +368,13 @@ class Endpoint:
         if started is not None:
             note_end(started, context, outcome, status, answer)
         del outcome, fail  # what a function raised holds this frame
+        return status, answer
+
+    def _turn_away(self, context: Context, era: Era, fail: Fail, started: RequestStarted | None) -> tuple[int, bytes]:
+        """There is no room for a request."""
+        status, answer = era.render(context.request.id, fail, None)
+        if started is not None:
+            note_end(started, context, fail, status, answer)
         return status, answer
 
     def hear(self, mount: Mount, message: RawNotification, **facts: Any) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import tracemalloc
 import warnings
 from typing import Any
 
@@ -257,3 +258,26 @@ async def test_a_call_that_is_left_out_has_a_trace_of_its_own_all_the_same() -> 
         await client.call("look")
         assert not trace.get_current_span().get_span_context().is_valid
     assert len(set(seen)) == 5
+
+
+async def test_a_trace_in_meta_does_not_keep_the_body_that_it_came_in() -> None:
+    recorder = Recorder()
+    server = Server("s", telemetry=[recorder, Prometheus()])
+
+    @server.tool
+    async def measure(text: str) -> int:
+        return len(text)
+
+    client = Client(asgi(server))
+    said = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "baggage": "who=ada"}
+    await client.call("measure", {"text": ""}, meta=make_meta(**said))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            assert (await client.call("measure", {"text": "x" * 300_000}, meta=make_meta(**said))).text == "300000"
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 600_000
+    finally:
+        tracemalloc.stop()
+    assert [(event.request, event.trace) for event in recorder.of(RequestStarted)] == [("a" * 32, said)] * 21
