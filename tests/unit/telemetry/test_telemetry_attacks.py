@@ -269,7 +269,7 @@ async def test_a_trace_in_meta_does_not_keep_the_body_that_it_came_in() -> None:
         return len(text)
 
     client = Client(asgi(server))
-    said = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "baggage": "who=ada"}
+    said: Any = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "baggage": "who=ada"}
     await client.call("measure", {"text": ""}, meta=make_meta(**said))
     gc.collect()
     tracemalloc.start()
