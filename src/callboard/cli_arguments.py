@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from callboard.errors import RegistrationError
 from callboard.server.limits import Limits
 
-__all__ = ["JSON_TYPES", "Refusal", "parse_headers", "parse_limits", "parse_object", "parse_pairs", "parse_texts", "suggest"]
+__all__ = ["JSON_TYPES", "Refusal", "name_store", "parse_headers", "parse_limits", "parse_object", "parse_pairs", "parse_texts", "suggest"]
 
 JSON_TYPES: dict[type, str] = {
     bool: "boolean",
@@ -53,6 +54,12 @@ def parse_headers(lines: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def name_store() -> str:
+    """What has said where the command that runs keeps its sessions: its option, or the environment."""
+    source = click.get_current_context().get_parameter_source("store")
+    return "CALLBOARD_STORE" if source is ParameterSource.ENVIRONMENT else "--store"
+
+
 def parse_limits(pairs: Sequence[str]) -> Limits:
     """Read limits of the form `NAME=VALUE`: a number, a size such as `8MiB`, a rate such as `60/min`, `none`, or names with commas.
 
@@ -63,8 +70,10 @@ def parse_limits(pairs: Sequence[str]) -> Limits:
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
-        if not equals or name not in fields:
+        if name not in fields:
             raise Refusal(f"--limit takes NAME=VALUE, as in max_body=8MiB; {name!r} is no limit: {suggest(name, list(fields))}")
+        if not equals:
+            raise Refusal(f"--limit takes NAME=VALUE, as in max_body=8MiB; {name} has no value.")
         found[name] = _read_limit(text.strip(), fields[name])
     try:
         return Limits(**found)

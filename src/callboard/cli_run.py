@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import click
 
-from callboard.cli_arguments import Refusal, parse_limits
+from callboard.cli_arguments import Refusal, name_store, parse_limits
 from callboard.compose import asgi, reach
 from callboard.errors import RegistrationError
 from callboard.loader import Found, LoadError, load_program, split_place
@@ -209,7 +209,7 @@ def _keep_in(server: Any, store: str | None) -> None:
     try:
         keep_in(server, store)
     except RegistrationError as error:
-        raise Refusal(f"--store: {error}") from error
+        raise Refusal(f"{name_store()}: {error}") from error
 
 
 def _load(program: str, log: _Log) -> Found:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from callboard.cli_arguments import Refusal
+from callboard.cli_arguments import Refusal, name_store
 from callboard.compose import endpoint
 from callboard.errors import RegistrationError, StoreError
 from callboard.loader import LoadError, load_program
@@ -74,6 +74,9 @@ def _load(program: str, store: str | None, log_level: str) -> tuple[Endpoint, Do
     try:
         if store is not None:
             server.keep_in(store)
+    except RegistrationError as error:
+        raise Refusal(f"{name_store()}: {error}") from error
+    try:
         tasks = None if server.tasks is None else server.tasks.tasks
     except RegistrationError as error:
         raise Refusal(str(error)) from error

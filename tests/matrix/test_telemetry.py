@@ -429,6 +429,25 @@ def test_what_is_no_sink_is_refused(given: Any) -> None:
         Server("s", telemetry=given)
 
 
+@pytest.mark.parametrize("era", ["modern", V11])
+async def test_a_sink_that_says_what_it_takes_is_told_of_nothing_else(era: str) -> None:
+    class Picky(Recorder):
+        takes = frozenset({"request.stop", "session.end"})
+
+    told = Picky()
+    async with connected(era, make_server(telemetry=told)) as ask:
+        await ask("tools/call", {"name": "add", "arguments": {"a": 1}})
+    assert {event.name for event in told.events} == ({"request.stop"} if era == "modern" else Picky.takes)
+
+
+@pytest.mark.parametrize("takes", [{"request.stop", "request.end"}, "request.stop"])
+def test_a_sink_that_takes_what_is_never_told_is_refused(takes: Any) -> None:
+    told = Recorder()
+    told.takes = takes  # type: ignore[attr-defined]
+    with pytest.raises(RegistrationError, match=r"Recorder.takes is a set of names of events, server.open, .* is none of them"):
+        Server("s", telemetry=told)
+
+
 async def test_levels_are_read_where_they_are_asked_for() -> None:
     server, told = make_watched()
     release = asyncio.Event()

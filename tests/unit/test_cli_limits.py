@@ -31,7 +31,8 @@ def test_what_is_read(pairs: list[str], expected: Limits) -> None:
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
-        ("max_body", "takes NAME=VALUE"),
+        ("max_body", "takes NAME=VALUE, as in max_body=8MiB; max_body has no value."),
+        ("max_bdy", "did you mean max_body"),
         ("max_bdy=1", "did you mean max_body"),
         ("max_body=large", "max_body must be an integer"),
         ("max_body=1.5", "max_body must be an integer"),

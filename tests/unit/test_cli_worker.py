@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from callboard.cli import main
 from callboard.cli_worker import worker
 
 PLAIN = "from callboard import Server\nserver = Server('plain')\n"
@@ -53,6 +54,15 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_an_option_that_cannot_work_is_refused(tmp_path: Path, words: tuple[str, str]) -> None:
     ran = run(tmp_path, QUEUED, *words)
     assert (ran.exit_code, "Traceback" in ran.output) == (2, False)
+
+
+@pytest.mark.parametrize("command", ["run", "worker"])
+@pytest.mark.parametrize("named", ["--store", "CALLBOARD_STORE"])
+def test_a_store_that_is_none_is_named_by_who_said_it(tmp_path: Path, command: str, named: str) -> None:
+    (tmp_path / "depot.py").write_text(QUEUED, encoding="utf-8")
+    words, environment = (["--store", "http://x"], {}) if named == "--store" else ([], {named: "http://x"})
+    ran = CliRunner().invoke(main, [command, str(tmp_path / "depot.py"), *words], env=environment)
+    assert (ran.exit_code, f"Error: {named}: The URL of a store is" in ran.output) == (2, True)
 
 
 def test_a_redis_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:

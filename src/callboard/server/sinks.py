@@ -69,6 +69,10 @@ def gather(telemetry: Any) -> list[Sink]:
             raise RegistrationError(
                 f"{_show(each)}.take is async: nobody waits for a sink. Make it a def that puts events where a task of yours takes them."
             )
+        if unknown := sorted(set(getattr(each, "takes", EVENTS)) - set(EVENTS)):
+            raise RegistrationError(
+                f"{_show(each)}.takes is a set of names of events, {', '.join(EVENTS)}; {unknown[0]!r} is none of them."
+            )
     return given
 
 
@@ -86,13 +90,11 @@ class Sinks:
         pages: Path -> ASGI application of what sinks show to everybody who reaches the endpoint.
     """
 
-    __slots__ = ("_born", "_failed", "_learned", "_lock", "_mounts", "_sinks", "beginners", "enders", "hash", "pages")
+    __slots__ = ("_born", "_failed", "_learned", "_lock", "_mounts", "_takers", "beginners", "enders", "hash", "pages")
 
     def __init__(self, sinks: list[Sink], hash_of: Callable[[str | None], str | None]) -> None:
-        self._sinks = tuple(sinks)
-        self.beginners, self.enders = (
-            tuple(sink.take for sink in sinks if name in getattr(sink, "takes", EVENTS)) for name in ("request.start", "request.stop")
-        )
+        self._takers = {name: tuple(sink.take for sink in sinks if name in getattr(sink, "takes", EVENTS)) for name in EVENTS}
+        self.beginners, self.enders = self._takers["request.start"], self._takers["request.stop"]
         self.hash = hash_of
         self._failed: set[tuple[int, str]] = set()
         self._learned: set[tuple[str, str]] = set()
@@ -104,12 +106,12 @@ class Sinks:
             self.pages |= getattr(sink, "pages", {})
 
     def tell(self, event: Event) -> None:
-        """Tell all sinks; what one of them raises is logged once for each kind of event."""
-        for sink in self._sinks:
+        """Tell all sinks that take this event; what one of them raises is logged once for each kind of event."""
+        for take in self._takers[event.name]:
             try:
-                sink.take(event)
+                take(event)
             except RAISED:
-                self.complain(sink.take, event)
+                self.complain(take, event)
 
     def complain(self, take: Callable[[Event], None], event: Event) -> None:
         """Log that a sink raised, the exception that is being handled: once for each kind of event.
