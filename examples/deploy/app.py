@@ -52,7 +52,10 @@ def read_verifier() -> Verifier:
     if issuer := os.environ.get("ISSUER"):
         return JWT(issuer)
     folder = os.environ.get("CREDENTIALS") or os.environ.get("CREDENTIALS_DIRECTORY") or "/run/secrets"
-    lines = (Path(folder) / "tokens").read_text(encoding="utf-8").split("\n")
+    tokens = Path(folder) / "tokens"
+    if not tokens.is_file():
+        raise SystemExit(f"There is no file {tokens}: say CREDENTIALS, the folder that has it, or ISSUER.")
+    lines = tokens.read_text(encoding="utf-8").split("\n")
     return BearerTokens(digests={digest: who for digest, _, who in (line.strip().partition(" ") for line in lines) if who})
 
 

@@ -109,7 +109,8 @@ def _check_tls(plan: Plan, spell: Callable[[str], str]) -> str | None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         where = plan.ssl_certfile if plan.ssl_keyfile is None else f"{plan.ssl_certfile} and {plan.ssl_keyfile}"
-        return f"{spell('ssl_certfile')}: no certificate with its key is in {where}: {reason}."
+        way_out = f" Where the key is in another file, {spell('ssl_keyfile')} names it." if plan.ssl_keyfile is None else ""
+        return f"{spell('ssl_certfile')}: no certificate with its key is in {where}: {reason}.{way_out}"
     return None
 
 

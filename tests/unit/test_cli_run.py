@@ -31,6 +31,7 @@ from callboard.telemetry import Prometheus
         (["--ssl-keyfile", "k"], "--ssl-keyfile goes with --ssl-certfile"),
         (["--ssl-certfile", "nowhere.pem"], "--ssl-certfile: nowhere.pem can't be read"),
         (["--ssl-certfile", __file__], "no certificate with its key is in "),
+        (["--ssl-certfile", __file__], "Where the key is in another file, --ssl-keyfile names it."),
         (["--log-format", "json", "--access-log", "text"], "give both the same"),
         (["--access-log", "xml"], "--access-log"),
     ],
