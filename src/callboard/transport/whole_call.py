@@ -26,8 +26,9 @@ LONGEST = 16 * 1024
 FORGET_AFTER = 60.0
 # Heads that are remembered to have been there once; most of those that come twice come often.
 MOST_SEEN = 4096
-# A session's id, where it can be nothing else: it says nothing to a parser, whatever it is.
-_find_session = re.compile(rb"\r\nmcp-session-id:[ \t]*([!-~]{1,256})\r\n", re.IGNORECASE).search
+# A session's id, where it can be nothing else: it says nothing to a parser, whatever it is. Not where it may go on in the next line: some
+# parsers put the two together.
+_find_session = re.compile(rb"\r\nmcp-session-id:[ \t]*([!-~]{1,256})\r\n(?![ \t])", re.IGNORECASE).search
 _SESSION = b"mcp-session-id"
 # How requests begin that may be answered at once.
 _BEGINNINGS = (b"POST ", b"DELET")

@@ -19,7 +19,7 @@ from callboard.auth import BearerTokens
 from callboard.limits import Limits
 from callboard.transport.http_protocol import answer_at_once
 from callboard.transport.stream import SHORTCUTS
-from callboard.transport.whole_call import FORGET_AFTER, MOST_REMEMBERED, WholeCall
+from callboard.transport.whole_call import FORGET_AFTER, MOST_REMEMBERED, WholeCall, _find_session
 
 TEXT = {"text": "hello"}
 CLIENT = {"jsonrpc": "2.0", "id": 7, "result": {}}
@@ -193,6 +193,38 @@ async def test_where_more_differs_than_the_session_the_parser_reads_it(before: b
 
 
 @virtual_time
+async def test_what_is_known_of_one_address_is_not_of_another() -> None:
+    # HM-03
+    echo = old.call("echo", TEXT)
+    line = Line(Stage().app)
+    await others(line, echo, count=3)
+    data = request(echo, await open_session(line))
+    assert not await Line(line.protocol.mcp, peer="10.0.0.1", beside=line).is_whole(data)
+    assert (await Line(line.protocol.mcp, peer="10.0.0.1", beside=line).say(data)).startswith(b"HTTP/1.1 403")
+    assert await line.is_whole(data)
+
+
+@virtual_time
+async def test_what_is_known_of_a_head_with_a_short_id_does_not_let_a_long_one_in() -> None:
+    # HL-23, SA26
+    echo = old.call("echo", TEXT)
+    line = Line(Stage(limits=Limits(max_headers=300)).app)
+    await others(line, echo, count=3)
+    short, long = (b"mcp-session-id: " + b"x" * length for length in (32, 200))
+    assert await line.is_whole(request(echo, short))
+    assert line.pipe.data.startswith(b"HTTP/1.1 404")
+    for _ in range(3):
+        assert (await line.say(request(echo, long))).startswith(b"HTTP/1.1 431")
+
+
+def test_an_id_that_may_go_on_in_the_next_line_is_never_taken_for_another() -> None:
+    # SA15: httptools 0.6.1 puts folded lines together
+    head = b"POST /mcp HTTP/1.1\r\nMcp-Session-Id: one\r\n%bX: 1\r\n\r\n"
+    assert _find_session(head % b"")
+    assert not any(_find_session(head % more) for more in (b" two\r\n", b"\ttwo\r\n", b" \r\n"))
+
+
+@virtual_time
 async def test_outlines_are_forgotten_as_heads_are() -> None:
     echo = old.call("echo", TEXT)
     line = Line(Stage().app)
@@ -237,6 +269,7 @@ async def test_heads_that_are_out_of_order_are_the_parsers() -> None:
     for data in (
         request(echo, session, session),
         request(echo, session, b"MCP-SESSION-ID: other"),
+        request(echo, session, b"Accept: application/json"),
         request(echo, session, b"Transfer-Encoding: chunked"),
         request(echo, session, b"Connection: close"),
         request(echo, session, b"X-Forwarded-For: 8.8.8.8"),
