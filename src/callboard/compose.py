@@ -16,6 +16,7 @@ from callboard.auth.verifier import Verifier
 from callboard.core.modern import Modern
 from callboard.errors import RegistrationError
 from callboard.handling.handler import Served, adapt
+from callboard.server.app import Server
 from callboard.server.limits import DEFAULTS, Limits, refuse_moved
 from callboard.server.mount import Caller
 from callboard.server.signature import accepts
@@ -147,10 +148,17 @@ def _has_legacy() -> bool:
     return importlib.util.find_spec("callboard.legacy") is not None
 
 
-def meant_option(name: str) -> str:
-    """What an option that isn't there may have been meant to be, else all that there are."""
-    own = [option for option in inspect.signature(asgi).parameters if option not in {"server", "sessions"}]
-    known = [*own, *SessionOptions.__annotations__]
+def meant_option(name: str, others: Collection[str] = ()) -> str:
+    """What an option that isn't there may have been meant to be, else all that there are.
+
+    Args:
+        name: As it was given.
+        others: Names that are there besides those of `asgi`.
+    """
+    if name in inspect.signature(Server).parameters:
+        return f"the server does: Server(..., {name}=...)."
+    own = [option for option in (*others, *inspect.signature(asgi).parameters) if option not in {"server", "sessions", "http"}]
+    known = list(dict.fromkeys([*own, *SessionOptions.__annotations__]))
     near = get_close_matches(name, known, n=1)
     return f"did you mean {near[0]}=?" if near else f"it takes {', '.join(known)}."
 

@@ -379,7 +379,7 @@ def _check_http_options(plan: Plan, access_log: Any, more: Mapping[str, Any], *,
     if type(port) is not int or not 0 <= port <= 65535:
         raise RegistrationError(f"callboard.run: port is an integer from 0 to 65535, not {port!r}.")
     if unknown := sorted(more.keys() - inspect.signature(asgi).parameters.keys() - SessionOptions.__annotations__.keys()):
-        raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; of those of callboard.asgi, {meant_option(unknown[0])}")
+        raise RegistrationError(f"callboard.run takes no {unknown[0]!r}; {meant_option(unknown[0], inspect.signature(run).parameters)}")
     if complaint := check_plan(plan, _spell):
         raise RegistrationError(f"callboard.run: {complaint}")
     if not bound and plan.uds is None and (complaint := refuse_port(host, port)):
