@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from socket import socket
 from typing import Any
 
 import click
@@ -18,11 +19,15 @@ from callboard.server.task_queue import DocketTasks
 from callboard.server.task_worker import TaskWorker, require_docket
 from callboard.transport.asgi import App
 from callboard.transport.endpoint import Endpoint
+from callboard.transport.health import Health, serve_probes
+from callboard.transport.listening import CannotListenError, bind_port
 
 __all__ = ["worker"]
 
 CONCURRENCY, GRACE = 10, 30.0
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+# Loggers of pydocket that tell of the Redis.
+_CALLS_REDIS = ("docket.worker", "docket.strikelist", "docket.docket")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,22 +43,38 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     show_default=True,
     help="Time for running tasks once told to stop.",
 )
+@click.option("--health-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer /healthz and /readyz on this port.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where that port is.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least level that is logged.")
-def worker(program: str, *, store: str | None, concurrency: int, grace: float, log_level: str) -> None:
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Log as lines of text or of JSON, whatever the program has set up.")
+def worker(
+    program: str,
+    *,
+    store: str | None,
+    concurrency: int,
+    grace: float,
+    health_port: int | None,
+    health_host: str,
+    log_level: str,
+    log_format: str | None,
+) -> None:
     """Run the tasks of PROGRAM, which says Server(tasks=DocketTasks()); see `callboard run` for how a program is named.
 
     Start as many as it takes, on any machine that reaches the Redis. SIGTERM lets running tasks end.
     """
-    made, tasks = _load(program, store, log_level)
+    made, tasks = _load(program, store, log_level, log_format)
     try:
-        asyncio.run(_serve(made, tasks, concurrency, grace))
+        probes = [] if health_port is None else bind_port(health_host, health_port)
+        asyncio.run(_serve(made, tasks, concurrency, grace, probes))
+    except CannotListenError as error:
+        raise click.ClickException(f"--health-port: {error}") from error
     except RegistrationError as error:
         raise Refusal(str(error)) from error
     except StoreError as error:
         raise click.ClickException(str(error)) from error
 
 
-def _load(program: str, store: str | None, log_level: str) -> tuple[Endpoint, DocketTasks]:
+def _load(program: str, store: str | None, log_level: str, log_format: str | None) -> tuple[Endpoint, DocketTasks]:
     """The program, and what its servers hand tasks over to.
 
     Raises:
@@ -65,10 +86,13 @@ def _load(program: str, store: str | None, log_level: str) -> tuple[Endpoint, Do
         if error.broken:
             raise click.ClickException(str(error)) from error
         raise Refusal(f"{error}.") from error
-    if not logging.getLogger().handlers:
-        configure(level=log_level)
+    if log_format is not None or not logging.getLogger().handlers:
+        configure(json=log_format == "json", level=log_level)
         if log_level != "debug":
             logging.getLogger("docket").setLevel(logging.WARNING)  # it tells of each task twice
+    if log_level != "debug":
+        for name in _CALLS_REDIS:
+            logging.getLogger(name).addFilter(_is_news)
     made: Any = served.endpoint if isinstance(served, App) else endpoint(served)
     server = made.server
     try:
@@ -90,10 +114,18 @@ def _load(program: str, store: str | None, log_level: str) -> tuple[Endpoint, Do
     return made, tasks
 
 
-async def _serve(made: Endpoint, tasks: DocketTasks, concurrency: int, grace: float) -> None:
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of pydocket's says more than that the Redis is away: we say that once, it does several times a second."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not str(record.msg).startswith("Redis ") and "ConnectionError" not in [kind.__name__ for kind in type(error).__mro__]
+
+
+async def _serve(made: Endpoint, tasks: DocketTasks, concurrency: int, grace: float, probes: list[socket]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for each in _SIGNALS:
         loop.add_signal_handler(each, stop.set)
+    if probes:
+        await serve_probes(probes, Health(made, opens=False).check)
     mount = await made.open()
     try:
         runs = TaskWorker(mount, tasks, concurrency=concurrency, grace=grace)

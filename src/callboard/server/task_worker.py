@@ -191,10 +191,14 @@ class TaskWorker:
 
     async def _take_in(self, docket: Any, function: Any, store: Any) -> None:
         """Hand to pydocket what servers have put on the list. What several workers hand over at once it takes once."""
+        away = False
         while True:
             self._come.clear()
             try:
                 entries = await store.execute("LRANGE", store.key(INBOX), 0, BATCH - 1)
+                if away:
+                    away = False
+                    _log.info("Tasks are taken in again.")
                 for entry in entries:
                     if _ENTRY(entry):
                         await docket.add(function, key=entry.decode())(entry.decode())
@@ -202,8 +206,9 @@ class TaskWorker:
                         _log.error("An entry of the list of tasks, %.100r, is no task: who else writes into this Redis?", entry[:100])
                     await store.execute("LREM", store.key(INBOX), 1, entry)
             except (StoreError, OSError, _redis_error()) as error:
-                _log.warning("Tasks can't be taken in: %s", error)
-                entries = []
+                if not away:  # once, however often it is tried again
+                    _log.warning("Tasks can't be taken in, until this is over: %s", error)
+                away, entries = True, []
             if not entries:
                 await _wait_for(self._come, LOOK)
 

@@ -420,8 +420,7 @@ EVENTS: Mapping[str, type[Any]] = {
 class Sink(Protocol):
     """Takes what a server tells: `Server(telemetry=sink)`, or a list of them.
 
-    An attribute `takes`, where there is one, has the names of those events that it takes: others of `request.start` and `request.stop` it
-    need not be told. A `pages` maps paths to ASGI applications, which the server's application shows.
+    An attribute `takes`, where there is one, has the names of those events that it is told of, and no others. A `pages` maps paths to ASGI applications, which the server's application shows.
 
     It is called where the work is done, mostly on the event loop, sometimes on another thread: it must not wait. What it raises is logged once
     for each event's name, and harms nobody.
