@@ -86,13 +86,7 @@ def _load(program: str, store: str | None, log_level: str, log_format: str | Non
         if error.broken:
             raise click.ClickException(str(error)) from error
         raise Refusal(f"{error}.") from error
-    if log_format is not None or not logging.getLogger().handlers:
-        configure(json=log_format == "json", level=log_level)
-        if log_level != "debug":
-            logging.getLogger("docket").setLevel(logging.WARNING)  # it tells of each task twice
-    if log_level != "debug":
-        for name in _CALLS_REDIS:
-            logging.getLogger(name).addFilter(_is_news)
+    _set_up_log(log_level, log_format)
     made: Any = served.endpoint if isinstance(served, App) else endpoint(served)
     server = made.server
     try:
@@ -112,6 +106,17 @@ def _load(program: str, store: str | None, log_level: str, log_format: str | Non
     except RegistrationError as error:
         raise click.ClickException(str(error)) from error
     return made, tasks
+
+
+def _set_up_log(level: str, form: str | None) -> None:
+    """Log, unless the program has set that up itself."""
+    if form is not None or not logging.getLogger().handlers:
+        configure(json=form == "json", level=level)
+        if level != "debug":
+            logging.getLogger("docket").setLevel(logging.WARNING)  # it tells of each task twice
+    if level != "debug":
+        for name in _CALLS_REDIS:
+            logging.getLogger(name).addFilter(_is_news)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
