@@ -19,7 +19,7 @@ from callboard.limits import Limits
 from callboard.server.mount import Caller
 from callboard.server.subscriptions import CHANGES, Change
 
-MANY = 100_000
+MANY = 20_000
 TTL = 30.0
 
 
@@ -64,7 +64,7 @@ async def listening(fleet: Fleet, number: int = 1) -> list[Any]:
 
 
 @virtual_time
-async def test_a_look_around_takes_as_long_with_a_hundred_thousand_idle_sessions() -> None:
+async def test_a_look_around_takes_as_long_with_many_idle_sessions() -> None:
     fleet = make_fleet(ttl=1e6, limits=Limits(max_sessions=2 * MANY))
     streams = await listening(fleet)
     table = fleet.table(0)
