@@ -65,6 +65,9 @@ class Line:
         self.state.default_headers = [(b"date", b"now")]
         kind: Any = httptools_impl.HttpToolsProtocol if stock else made
         self.protocol = kind(settings, self.state, {}, asyncio.get_running_loop())
+        self.kept: list[Line] = []  # its requests may wait for what never comes: until the loop ends, not until the collector runs
+        if beside is not None:
+            beside.kept.append(self)
         self.pipe = Pipe()
         self.pipe._extra["peername"] = (peer, 50000)  # type: ignore[attr-defined] # asyncio's
         self.protocol.connection_made(self.pipe)
