@@ -61,7 +61,8 @@ def run(port: int, exchange: Exchange, *, connections: int, seconds: float) -> L
     wrk = shutil.which("wrk")
     if wrk:
         return run_wrk(wrk, port, exchange, connections, max(1, round(seconds)))
-    return run_sockets(port, lambda: repeat(exchange, port), connections, seconds)
+    said = repeat(exchange, port)  # one for all: a session is not to be asked the same by two of them at once
+    return run_sockets(port, lambda: said, connections, seconds)
 
 
 def run_wrk(wrk: str, port: int, exchange: Exchange, connections: int, seconds: int) -> Load:
